@@ -22,7 +22,7 @@ from marketplace.common.errors import NotFound
 from marketplace.common.money import format_usd_exact, to_micros
 from marketplace.console.queries_in_address import read_text
 from marketplace.fleet.selectors import slot_ends_at, slot_starts_at
-from marketplace.jobs.models import Job, JobStatus, Slice
+from marketplace.jobs.models import EventKind, Job, JobStatus, Slice
 from marketplace.payments.models import Entry, Hold
 from marketplace.payments.selectors import measure_refundable
 from marketplace.web.views.job_page import describe_money, describe_progress
@@ -78,15 +78,19 @@ def _find_jobs(show: str, find: str) -> QuerySet[Job]:
 @operator_page
 @require_GET
 def show_any_job(request: PageRequest, job_id: str) -> HttpResponse:
-    """The owner's page without its data, with leases, plans, the nodes' log, and what one may do."""
+    """The owner's page without its data, with leases, plans, its nodes' log, and acts."""
     now, job = clock.now(), _find_job(job_id)
     bid = Bid.objects.select_related("zone", "organisation").get(pk=job.bid_id)
     slices = Slice.objects.filter(job=job).select_related("node").order_by("-opened_at")
+    progress = describe_progress(bid, job, "metrics", now)
+    # A job of an hour has hundreds.
+    told = [one for one in progress["events"] if one["kind"] != EventKind.CHECKPOINTED]
     context = {
         "job": job,
         "bid": bid,
         "now": now,
-        **describe_progress(bid, job, "metrics", now),
+        **progress,
+        "events": told,
         **describe_money(bid, job, now),
         "slices": slices[:ROWS_SHOWN],
         "plans": _list_plans(bid),

@@ -22,6 +22,8 @@ from marketplace.web.times import format_clock
 LANES_MAX = 12
 LANE_HEIGHT, LANE_TOP = 28, 26
 TICKS = 6
+#: A price this near to the ask is the ask: a price of zero is never quite reached.
+_FLAT_WITHIN = 1.005
 WEEK_DAYS = 7
 _BAD_ENDS = (SliceStatus.LOST, SliceStatus.FAILED)
 
@@ -60,21 +62,21 @@ def build_gantt(
     """Draw the last half horizon of a node as it was, and the next one as it is sold."""
     half = timedelta(seconds=zone.slot_s * zone.horizon_slots / 2)
     begin, end = now - half, max([now + half, *(run.ends_at for run in ahead)])
-    free_from: list[datetime] = []
+    running = {held.job_id for held in past if held.closed_at is None}
+    lanes = _Lanes()
     blocks: list[Block] = []
     stays = [*map(_read_slice, past), *map(_read_run, ahead)]
     for starts, ends, tone, job_id in sorted(stays, key=lambda stay: (stay[0], stay[3] or "")):
-        shown = max(starts, begin), min(ends or now, end)
+        # Of the cell that its job is in, what is left.
+        first = now if tone == "ahead" and job_id in running else begin
+        shown = max(starts, first), min(ends or now, end)
         if shown[0] >= shown[1]:
             continue
-        lane = next((k for k, free in enumerate(free_from) if free <= shown[0]), len(free_from))
-        lane = min(lane, LANES_MAX - 1)
-        free_from[lane : lane + 1] = [shown[1]]
         blocks.append(
             Block(
                 x=_place(shown[0], begin, end),
                 width=_share((shown[1] - shown[0]) / (end - begin)),
-                y=LANE_TOP + lane * LANE_HEIGHT,
+                y=LANE_TOP + lanes.take(job_id, *shown) * LANE_HEIGHT,
                 tone=tone,
                 label=_shorten(job_id),
                 state=_STATES[tone],
@@ -89,8 +91,26 @@ def build_gantt(
         blocks=tuple(blocks),
         axis=_draw_axis(begin, end, now),
         now=_place(now, begin, end),
-        height=LANE_TOP + max(1, len(free_from)) * LANE_HEIGHT,
+        height=LANE_TOP + max(1, len(lanes.free_from)) * LANE_HEIGHT,
     )
+
+
+class _Lanes:
+    """Rows of the drawing: a job goes on in the row that it had, where that is free."""
+
+    def __init__(self) -> None:
+        self.free_from: list[datetime] = []
+        self.of_job: dict[str | None, int] = {}
+
+    def take(self, job_id: str | None, begins: datetime, ends: datetime) -> int:
+        """The row of a stay, which is taken until it ends."""
+        free = [k for k, since in enumerate(self.free_from) if since <= begins]
+        own = self.of_job.get(job_id)
+        lane = own if own in free else next(iter(free), len(self.free_from))
+        lane = min(lane, LANES_MAX - 1)
+        self.free_from[lane : lane + 1] = [ends]
+        self.of_job[job_id] = lane
+        return lane
 
 
 _STATES = {"done": "Ran", "bad": "Lost", "now": "Runs", "ahead": "Planned"}
@@ -134,11 +154,12 @@ class PriceLine:
     ask: str
     low: str
     high: str
-    #: Prices are the same in all slots and no more than the ask.
+    #: No price is above the ask, but for what nobody could see.
     is_flat: bool
     #: Stretches of slots with share sold, as ``(x, width, height, title)``.
     sold: tuple[tuple[str, str, str, str], ...]
-    axis: tuple[tuple[str, str], ...]
+    #: Times at the begin, the quarters and the end.
+    axis: tuple[str, ...]
 
 
 def build_price_line(
@@ -161,7 +182,7 @@ def build_price_line(
         ask=format_usd_exact(row.ask_micros),
         low=format_usd(round(min(prices))),
         high=format_usd(round(max(prices))),
-        is_flat=max(prices) <= row.ask_micros,
+        is_flat=max(prices) <= row.ask_micros * _FLAT_WITHIN,
         sold=tuple(
             (
                 _share(k / columns),
@@ -173,7 +194,10 @@ def build_price_line(
             for k, share in enumerate(row.compute_sold)
             if share > 0
         ),
-        axis=_draw_axis(first_slot_at, first_slot_at + timedelta(seconds=slot_s * columns), now),
+        axis=tuple(
+            format_clock(first_slot_at + timedelta(seconds=slot_s * columns * k / 4), now)
+            for k in range(5)
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from marketplace.checks.reliability import (
 )
 from marketplace.common import clock
 from marketplace.common.errors import MarketFault, NotFound
+from marketplace.common.money import count_decimals
 from marketplace.console.forms import build_hours_form
 from marketplace.console.node_drawings import (
     build_gantt,
@@ -70,6 +71,7 @@ def _load_node_page(node: Node, *, now: datetime) -> dict[str, Any]:
     past = list_node_slices(node, since=now - half)
     ahead = list_sold_runs(node=node, now=now)
     owner = node.provider.organisation
+    works = list_node_work(organisation=owner, limit=WORK_SHOWN, node_id=node.pk)
     paid = {row.node.pk: row for row in sum_node_work(organisation=owner, since=now - _PAID_OVER)}
     return {
         "node": node,
@@ -91,7 +93,8 @@ def _load_node_page(node: Node, *, now: datetime) -> dict[str, Any]:
         "band": find_ask_band(node),
         "asks": Ask.objects.filter(node=node).order_by("-set_at", "-pk")[: ASKS_SHOWN + 1],
         "paid": paid.get(node.pk),
-        "works": list_node_work(organisation=owner, limit=WORK_SHOWN, node_id=node.pk),
+        "works": works,
+        "decimals": count_decimals(work.share.paid_micros for work in works),
         **vars(_read_sale(node, now=now)),
     }
 

@@ -16,13 +16,18 @@ from marketplace.accounts.oversight import (
     lift_key_freeze,
     trust_organisation,
 )
+from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
+from marketplace.fleet.models import ABSENT, Node
 from marketplace.payments.freezes import freeze_by_operator, list_freezes
-from marketplace.payments.selectors import get_wallet
+from marketplace.payments.models import SpendingCap
+from marketplace.payments.selectors import get_earnings, get_wallet, list_wallet_rows
 from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
 
 LISTED = 100
+#: Latest bids and movements of the wallet, and nodes, of one organisation.
+BIDS_SHOWN, MOVES_SHOWN, NODES_SHOWN = 10, 10, 25
 
 
 @operator_page
@@ -46,6 +51,18 @@ def show_organisation(request: PageRequest, organisation_id: str) -> HttpRespons
         "shown": organisation,
         "is_new": bool(filter_new([organisation.pk], now=clock.now())),
         "wallet": get_wallet(organisation=organisation),
+        "earnings": get_earnings(organisation=organisation),
+        "moves": list_wallet_rows(organisation=organisation, limit=MOVES_SHOWN),
+        "caps": SpendingCap.objects.filter(organisation=organisation)
+        .select_related("member", "api_key")
+        .order_by("pk")[:NODES_SHOWN],
+        "bids": Bid.objects.filter(organisation=organisation)
+        .select_related("zone")
+        .order_by("-pk")[:BIDS_SHOWN],
+        "nodes": Node.objects.filter(provider__organisation=organisation)
+        .exclude(status__in=ABSENT)
+        .select_related("zone")
+        .order_by("name")[:NODES_SHOWN],
         "members": organisation.memberships.select_related("user").order_by("created_at"),
         "freezes": list_freezes([organisation.pk]),
         "keys": ApiKey.objects.filter(organisation=organisation, revoked_at=None).order_by("name"),

@@ -28,6 +28,7 @@ from marketplace.payments.selectors import get_house_balances
 from marketplace.tiers.selectors import list_machines
 
 BIDS_LISTED = 15
+SILENT_NAMED = 8
 DAY = timedelta(hours=24)
 
 
@@ -89,6 +90,12 @@ class Overview:
     @property
     def silent(self) -> int:
         return sum(node.status == NodeStatus.OFFLINE for node in self.nodes)
+
+    @property
+    def silent_nodes(self) -> list[Node]:
+        """Some of them, as many as a page names one by one."""
+        silent = [node for node in self.nodes if node.status == NodeStatus.OFFLINE]
+        return silent[:SILENT_NAMED]
 
 
 def load_overview(*, now: datetime) -> Overview:

@@ -78,7 +78,7 @@ def list_zones(request: PageRequest) -> HttpResponse:
         "zones": list_zone_pricing(),
         "waiting": dict(pending.annotate(Count("pk"))),
         "nodes": dict(nodes.annotate(Count("pk"))),
-        "online": dict(nodes.annotate(Count("pk", filter=Q(status=NodeStatus.ONLINE)))),
+        "online": dict(nodes.annotate(online=Count("pk", filter=Q(status=NodeStatus.ONLINE)))),
         "active": dict(
             Job.objects.filter(status__in=Job.ACTIVE).values_list("zone").annotate(Count("pk"))
         ),
@@ -202,7 +202,7 @@ def _build_fields(given: QueryDict | None, wanted: Mapping[str, Any]) -> list[An
                 (
                     name,
                     *LABELS[name],
-                    parameter.words,
+                    "" if parameter.kind is bool else parameter.words,
                     parameter.kind.__name__,
                     _show_value(given, wanted, name),
                 )

@@ -29,10 +29,15 @@ class Parameter:
         if self.kind is bool:
             return "true or false"
         number = "a whole number" if self.kind is int else "a number"
-        limits = f"at least {self.least:g}"
+        limits = f"at least {_write(self.least)}"
         if self.most < math.inf:
-            limits = f"from {self.least:g} to {self.most:g}"
+            limits = f"from {_write(self.least)} to {_write(self.most)}"
         return f"{number}, {limits}"
+
+
+def _write(limit: float) -> str:
+    """A limit as people write numbers, without an exponent."""
+    return f"{limit:,.6f}".rstrip("0").rstrip(".")
 
 
 #: Rules of the engine itself, of which ``scheduler.auction.ZoneRules`` says what they do.

@@ -142,13 +142,48 @@ def take_screens(camera: Camera) -> None:
         camera.take(stranger, "sign-in", "/accounts/login/")
     with camera.person(place.provider) as provider:
         camera.take(provider, "nodes", "/nodes")
+        _take_provider(camera, provider)
         provider.go("/nodes/new")
         camera.take(provider, "node-new")
         camera.take(provider, "statement", f"/nodes/payouts/{datetime.now(UTC):%Y-%m}")
     with camera.person(place.operator) as operator:
         camera.take(operator, "operator", "/operator")
+        _take_console(camera, operator, job)
         camera.take(operator, "profit", "/operator/money/profit")
         camera.take(operator, "books", "/operator/money/books")
+
+
+def _take_provider(camera: Camera, provider: Visitor) -> None:
+    """A provider's home, the page of its first node, and what it earned."""
+    provider.page.get_by_role("link", name="Cells, hours, reliability").first.click()
+    node = provider.page.url.removeprefix(provider.url)
+    camera.take(provider, "node")
+    camera.take(provider, "provide", "/provide")
+    camera.take(provider, "earnings", "/provide/earnings?by=job")
+    for theme, phone, suffix in (("dark", False, "dark"), ("light", True, "phone")):
+        with camera.person(camera.place.provider, theme=theme, phone=phone) as other:
+            camera.take(other, f"provide-{suffix}", "/provide")
+            camera.take(other, f"node-{suffix}", node)
+            camera.take(other, f"earnings-{suffix}", "/provide/earnings?by=job")
+
+
+def _take_console(camera: Camera, operator: Visitor, job: str) -> None:
+    """What an operator opens: a job of somebody, its zone, and the status page."""
+    operator.go("/operator/zones")
+    operator.page.locator("td a.nm").first.click()
+    zone = operator.page.url.removeprefix(operator.url)
+    pages = (
+        ("operator-jobs", "/operator/jobs?show=all"),
+        ("operator-job", f"/operator{job}"),
+        ("zone", zone),
+        ("status", "/status"),
+    )
+    for name, path in pages:
+        camera.take(operator, name, path)
+    for theme, phone, suffix in (("dark", False, "dark"), ("light", True, "phone")):
+        with camera.person(camera.place.operator, theme=theme, phone=phone) as other:
+            for name, path in pages:
+                camera.take(other, f"{name}-{suffix}", path)
 
 
 def _bid_filled(

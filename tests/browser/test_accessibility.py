@@ -35,8 +35,8 @@ PAGES = {
         "/datasets",
         "/settings/api-keys",
     ),
-    "provider": ("/nodes", "/nodes/new"),
-    "operator": ("/operator", "/operator/machines"),
+    "provider": ("/nodes", "/nodes/new", "/provide", "/provide/earnings?by=node"),
+    "operator": ("/operator", "/operator/machines", "/operator/jobs?show=all", "/operator/zones"),
 }
 CASES = [(who, path) for who, paths in PAGES.items() for path in paths]
 #: Of things that somebody sold or bought; the names are keys of ``sold``.
