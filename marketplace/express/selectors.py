@@ -54,10 +54,6 @@ class LaneFigures:
     def busy(self) -> int:
         return self.seats - self.idle
 
-    @property
-    def late_share(self) -> float:
-        return self.late / self.admitted if self.admitted else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class BankFigures:

@@ -161,8 +161,6 @@ _OPTIONS |= {
     "keepalives_count": 3,
     "tcp_user_timeout": 10000,
 }
-# What ``common.statements`` sends is prepared; Django's own cursors never are.
-_OPTIONS["prepare_threshold"] = 5
 _POOL_MAX = int(environment.number("DATABASE_POOL_MAX", 0))
 if _POOL_MAX:
     # The web server's threads share a pool; one-connection processes (commands, Celery

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from tests.unit.workers.training import slow_twins
 from tests.unit.workers.training_builders import (
     admit,
     random_examples,
@@ -21,7 +22,7 @@ from tests.unit.workers.training_builders import (
     training_job,
 )
 from workers.protocol.job_spec import AdapterSpec
-from workers.training import adapter_products, attention, dropout, loss, reference
+from workers.training import adapter_products, attention, dropout, loss
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.multi_lora import MultiLoRALinear, Stream
 from workers.training.packed_model import PackedModel
@@ -90,7 +91,7 @@ def run(layer: MultiLoRALinear, pack: Pack, forward) -> list[torch.Tensor]:
 def test_a_form_equals_the_slow_loop_in_values_and_gradients(form, drops, pad_to, base):
     layer = filled_layer(base)
     pack = mixed_pack(drops=drops, pad_to=pad_to)
-    slow = run(layer, pack, lambda x: reference.multi_lora_linear(layer, x, pack))
+    slow = run(layer, pack, lambda x: slow_twins.multi_lora_linear(layer, x, pack))
     layer.stream.pack, layer.stream.form = pack, form
     fast = run(layer, pack, lambda x: layer(x[None])[0])
     for left, right in zip(fast, slow, strict=True):
@@ -104,7 +105,7 @@ def test_a_layer_that_is_not_a_plain_matrix_goes_the_same_way():
     base = Wrapped(24, 40)
     layer, pack = filled_layer(base), mixed_pack(drops=True)
     assert not layer.plain
-    slow = run(layer, pack, lambda x: reference.multi_lora_linear(layer, x, pack))
+    slow = run(layer, pack, lambda x: slow_twins.multi_lora_linear(layer, x, pack))
     layer.stream.pack = pack
     fast = run(layer, pack, lambda x: layer(x[None])[0])
     for left, right in zip(fast, slow, strict=True):
@@ -127,7 +128,7 @@ def test_neighbours_of_one_rank_are_one_product_with_the_same_gradients(ranks, d
     monkeypatch.setitem(RANKS, "d", ranks[2])
     layer = filled_layer(nn.Linear(24, 40))
     pack = mixed_pack(drops=drops)
-    slow = run(layer, pack, lambda x: reference.multi_lora_linear(layer, x, pack))
+    slow = run(layer, pack, lambda x: slow_twins.multi_lora_linear(layer, x, pack))
     layer.stream.pack, layer.stream.form = pack, "grouped"
     fast = run(layer, pack, lambda x: layer(x[None])[0])
     for left, right in zip(fast, slow, strict=True):
@@ -213,7 +214,7 @@ def test_packed_attention_equals_sequence_by_sequence(causal, key_heads):
             out = attention.attend_packed(module, *inputs, None, pack=pack, scaling=0.3)[0][0]
         else:
             rows = [h[0] for h in inputs]
-            out = reference.attention(rows[0], rows[1], rows[2], pack, causal=causal, scaling=0.3)
+            out = slow_twins.attention(rows[0], rows[1], rows[2], pack, causal=causal, scaling=0.3)
         (out * torch.arange(out.numel()).reshape(out.shape).cos()).sum().backward()
         results.append([out.detach(), *(h.grad for h in inputs)])
     for left, right in zip(*results, strict=True):
@@ -231,7 +232,7 @@ def test_chunked_loss_equals_cross_entropy_and_its_gradient(chunk, bias):
     grads = []
     for function in (
         lambda h: loss.compute_token_nll(h, head, bias_V, targets, chunk_tokens=chunk),
-        lambda h: reference.compute_token_nll(h, head, bias_V, targets),
+        lambda h: slow_twins.compute_token_nll(h, head, bias_V, targets),
     ):
         hidden = torch.randn(23, 12, generator=torch.Generator().manual_seed(9)).requires_grad_()
         nll = function(hidden)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from workers.training import attention, reference
+from tests.unit.workers.training import slow_twins
+from workers.training import attention
 
 STARTS = (0, 3, 8)
 PACK: Any = SimpleNamespace(starts_S=torch.tensor(STARTS), starts=torch.tensor(STARTS), longest=5)
@@ -18,7 +19,7 @@ CAUSAL: Any = {"causal": True, "scaling": 0.5, "window": None}
 
 def attend_plainly(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     heads = [one.transpose(0, 1) for one in (query, key, value)]
-    return reference.attention(*heads, PACK, causal=True, scaling=0.5)
+    return slow_twins.attention(*heads, PACK, causal=True, scaling=0.5)
 
 
 def without_sharing(query, key, value, _q, _k, _lq, _lk, *, scale=None, window_size=(-1, -1)):
@@ -52,7 +53,7 @@ def test_either_signature_gives_the_same_values(monkeypatch, kernel, shares_keys
     query, key, value = values()
     found = attention._Flash().attend(query, key, value, PACK, **CAUSAL)
     assert found is not None
-    expected = reference.attention(query[0], key[0], value[0], PACK, causal=True, scaling=0.5)
+    expected = slow_twins.attention(query[0], key[0], value[0], PACK, causal=True, scaling=0.5)
     torch.testing.assert_close(found[0], expected)
 
 
