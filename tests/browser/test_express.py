@@ -84,7 +84,7 @@ def test_a_prompt_is_tuned_within_a_certified_minute(
         expect(price).not_to_have_text(cheapest or "")
         slider.fill(str(SLO_WITHIN_S))
         expect(page.locator("#slo-seconds")).to_have_text(re.compile(r"^[1-6]?\d s$"))
-        page.get_by_role("button", name="Ask the lane").click()
+        page.get_by_role("button", name="Ask for it").click()
 
         expect(page).to_have_url(re.compile(r"/express/express_"))
         expect(page.get_by_text("Certified", exact=True)).to_be_visible()

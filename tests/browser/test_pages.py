@@ -99,7 +99,7 @@ def test_an_api_key_is_shown_once_and_can_be_revoked(owner: Visitor, market: Mar
     owner.go("/settings/api-keys")
     name = f"key {secrets.token_hex(4)}"
     page.get_by_role("textbox", name="Name").fill(name)
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Create key").click()
     owner.confirm(market.password, before=page.locator("#secret"))
     secret = page.locator("#secret").inner_text()
     assert secret.startswith("ft_")

@@ -41,7 +41,7 @@ def test_a_job_on_nearly_the_same_rows_as_anothers_costs_less_and_pays_a_royalty
         bid = place_bid(api, market.zone, content=rows, say=lambda _: None, **terms)
         wait_for(api, bid["job_id"], lambda job: job["status"] == "succeeded", within_s=240)
     page = owner.page
-    give = page.get_by_role("button", name="Give it, for a royalty")
+    give = page.get_by_role("button", name="Share for a royalty")
 
     def is_listed() -> bool:
         owner.go(f"/jobs/{bid['job_id']}")

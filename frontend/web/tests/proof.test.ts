@@ -84,7 +84,7 @@ describe("the check of a decision", () => {
       [true, "Your limit went in as you gave it"],
       [true, "The record holds the answer that you got"],
       [true, "You were asked less than your limit"],
-      [true, "Not a letter of it was changed"],
+      [true, "The entry is unchanged"],
       [true, "It builds on the entry before"],
       [true, "What came later builds on it"],
       [true, "The rest was sent to you alone"],

@@ -65,8 +65,8 @@ function show(): void {
   setText(
     "slo-answer",
     found.is_certain
-      ? `A seat keeps it now: done by ${done}.`
-      : "No seat bought so far keeps it; the lane may buy another, or offer a later time.",
+      ? `A machine is free for it: done by ${done}.`
+      : "No machine is free for it; express may add one, or offer a later time.",
   );
   slider?.setAttribute("aria-valuetext", `${found.slo_s} seconds for ${usd(found.price_micros)}`);
 }

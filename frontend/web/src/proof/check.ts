@@ -58,7 +58,7 @@ export async function decisionCheck(text: string, claim: Claim): Promise<Report>
   const entries = items(member(proof, "entries"));
   const own = entries.find((entry) => positionOf(entry) === claim.position);
   if (!own) {
-    const detail = `Entry ${count(claim.position)} is not among what the house sent.`;
+    const detail = `Entry ${count(claim.position)} is not in the record that was sent.`;
     return { ok: false, onlyLimit: false, steps: [{ ok: false, title: "The record holds your bid", detail }] };
   }
   const earlier = entries.slice(0, entries.indexOf(own));
@@ -102,7 +102,7 @@ function limitStep({ computed, published, opens }: Opening, claim: Claim): Step 
   const fits = computed === published;
   const ok = fits && opens;
   const other = fits
-    ? "the opening that was sent gives another sum"
+    ? "the opening that was sent gives another fingerprint"
     : `the record has ${shortHash(published)}`;
   return {
     ok,
@@ -311,7 +311,7 @@ async function hashHolds(own: Value, claim: Claim): Promise<Step> {
   const ok = isWhole(own) && computed === claim.hash && computed === member(own, "hash");
   return {
     ok,
-    title: ok ? "Not a letter of it was changed" : "The record was changed",
+    title: ok ? "The entry is unchanged" : "The record was changed",
     detail: ok
       ? `SHA-256 of entry ${count(claim.position)} is ${shortHash(computed)}, the hash on your receipt.`
       : `SHA-256 of entry ${count(claim.position)} is ${shortHash(computed)}; your receipt has ${shortHash(claim.hash)}.`,
@@ -329,7 +329,7 @@ async function buildsOn(own: Value, earlier: readonly Value[]): Promise<Step> {
       title: first ? "It opens the record" : "The entry before it is missing",
       detail: first
         ? `It names ${shortHash(named)}, the zone's rules.`
-        : "The house did not send it.",
+        : "It was not sent.",
     };
   }
   const computed = await entryHash(before);

@@ -31,7 +31,7 @@ async function run(form: HTMLFormElement): Promise<void> {
   button?.setAttribute("aria-busy", "true");
   try {
     const reply = await fetch(form.action, { headers: { Accept: "application/json" } });
-    if (!reply.ok) throw new Error(`the house answered ${reply.status}`);
+    if (!reply.ok) throw new Error(`the market answered ${reply.status}`);
     const report = await decisionCheck(await reply.text(), claimOf(form, limit));
     show(result, report, limit);
   } catch (error) {

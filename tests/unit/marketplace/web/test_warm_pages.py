@@ -91,7 +91,7 @@ def test_consents_are_given_and_withdrawn_on_the_pages_of_data_sets_and_adapters
         assert "you get a royalty for each" in read_page(site.client.get(f"/jobs/{job.pk}"))
         site.client.post(f"/jobs/{job.pk}/adapter/consent", {"give": "no"})
         assert Donor.objects.get().is_given is False
-        assert "Give it, for a royalty" in read_page(site.client.get(f"/jobs/{job.pk}"))
+        assert "Share for a royalty" in read_page(site.client.get(f"/jobs/{job.pk}"))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_page_of_an_adapter_that_cannot_be_given_says_why(
     with later():
         page = read_page(site.client.get(f"/jobs/{job.pk}"))
     assert f"No job of others begins with this adapter. {words}" in page
-    assert "Give it, for a royalty" not in page
+    assert "Share for a royalty" not in page
 
 
 def test_nobody_changes_what_others_allow(site: Site) -> None:
