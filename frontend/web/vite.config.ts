@@ -53,6 +53,7 @@ export default defineConfig({
         pay: here("src/pay/page.ts"),
         playground: here("src/playground/page.ts"),
         quote: here("src/quote/page.ts"),
+        verify: here("src/verify/page.ts"),
       },
     },
   },

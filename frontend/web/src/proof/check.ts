@@ -216,12 +216,14 @@ const QUIET = new Set([
   "LogRestored",
 ]);
 
-function lists(received: Value, bidId: string, sealed: string): boolean {
+/** Whether an entry names a bid among those that it received. */
+export function lists(received: Value, bidId: string, sealed: string): boolean {
   const bids = items(find(received, "event", "bids"));
   return bids.some((bid) => items(bid)[0] === bidId && items(bid)[1] === sealed);
 }
 
-async function signatureHolds(receipt: Value): Promise<Step> {
+/** Whether the key that a receipt or a signed head names has signed it. */
+export async function signatureHolds(receipt: Value): Promise<Step> {
   const key = String(member(receipt, "public_key"));
   const body = canonical(without(receipt, "signature"));
   const valid = await isSigned(body, key, String(member(receipt, "signature")));
@@ -362,6 +364,23 @@ async function builtUpon(own: Value, later: readonly Value[]): Promise<Step> {
   };
 }
 
+/** What a record claims of itself, for a reader who has nothing but its file. */
+export function claimOf(proof: Value): Claim {
+  const position = number(member(proof, "position"));
+  const own = items(member(proof, "entries")).find((entry) => positionOf(entry) === position);
+  if (!own) throw new SyntaxError(`entry ${position} is not among those of the record`);
+  const admitted = member(own, "outcome", "admitted") === true;
+  return {
+    zone: String(member(proof, "zone")),
+    bidId: String(member(proof, "bid_id")),
+    position,
+    hash: String(member(own, "hash")),
+    admitted,
+    paymentMicros: admitted ? number(member(own, "outcome", "payment")) : null,
+    limitMicros: number(member(proof, "opening", "bid")),
+  };
+}
+
 /** The first entry with another hash than it has, or that does not follow the one before it. */
 async function firstBreak(chain: readonly Value[], after?: Value): Promise<Value | null> {
   let before = after;
@@ -375,16 +394,16 @@ async function firstBreak(chain: readonly Value[], after?: Value): Promise<Value
   return null;
 }
 
-function follow(before: Value, hash: string, entry: Value): boolean {
+export function follow(before: Value, hash: string, entry: Value): boolean {
   const next = positionOf(entry) === positionOf(before) + 1;
   return next && member(entry, "prev_hash") === hash;
 }
 
 /** An entry has the parts that its hash covers, the hash, and nothing beside them. */
-function isWhole(entry: Value): boolean {
+export function isWhole(entry: Value): boolean {
   return isObject(entry) && Object.keys(entry).length === ENTRY_PARTS.length + 1;
 }
 
-function positionOf(entry: Value): number {
+export function positionOf(entry: Value): number {
   return number(member(entry, "position"));
 }
