@@ -28,6 +28,11 @@ document.addEventListener("click", (event) => {
     setCookie("theme", next);
     return;
   }
+  if (target.closest("[data-palette]") && byId("palette")) {
+    event.preventDefault();
+    void openPalette();
+    return;
+  }
   const copyButton = target.closest<HTMLElement>("[data-copy]");
   if (copyButton) {
     const text = byId(copyButton.dataset["copy"] ?? "")?.textContent?.trim() ?? "";
@@ -39,7 +44,18 @@ document.addEventListener("click", (event) => {
   }
 });
 
+/** The palette's script is fetched when it is first wanted. */
+async function openPalette(): Promise<void> {
+  const { open } = await import("./palette");
+  open();
+}
+
 document.addEventListener("keydown", (event) => {
+  if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && byId("palette")) {
+    event.preventDefault();
+    void openPalette();
+    return;
+  }
   if (event.key !== "Escape") return;
   for (const open of document.querySelectorAll<HTMLDetailsElement>("details[data-menu][open]"))
     open.open = false;

@@ -53,7 +53,15 @@ _IN_THE_MENU_THEMSELVES = (
 
 @register.simple_tag(takes_context=True)
 def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
+    """The menu, which stands in a page twice: at its side, and behind a button on phones."""
     request = context["request"]
+    if not hasattr(request, "nav_groups"):
+        request.nav_groups = list_nav_groups(request)
+    return request.nav_groups
+
+
+def list_nav_groups(request: Any) -> tuple[NavGroup, ...]:
+    """List the pages of the person who asks, as their role has them."""
 
     def link(label: str, name: str, icon: str) -> NavLink:
         href = reverse(name)
