@@ -34,6 +34,9 @@ from marketplace.vendors.plan_making import MadePlan
 from marketplace.vendors.plans import MAKE, request_plan
 from marketplace.vendors.working import MadeData
 from marketplace.webhooks.delivery import WAITS, Attempt
+from marketplace.webhooks.models import Notice
+from marketplace.webhooks.news import News
+from marketplace.webhooks.notices import MAIL, add_notices
 from marketplace.webhooks.outbox import DELIVER
 from marketplace.webhooks.services import create_endpoint, send_test
 from tests import builders, job_builders, market_builders, vendor_builders
@@ -334,6 +337,17 @@ def _build_plan() -> Case:
 
 
 #: By the kind's name.
+def _build_notice() -> Case:
+    owner = builders.organisation()
+    news = News(owner.pk, "job.failed", {"id": "ftjob-1", "message": "It failed."}, name="tone")
+    add_notices(news=[news], now=NOW)
+
+    def read() -> Any:
+        return [notice.mailed_at is not None for notice in Notice.objects.all()]
+
+    return Case(result=None, read=read, before=[False], done=[True], failed=[False])
+
+
 CASES: dict[str, Callable[[], Case]] = {
     PUSH: _build_push,
     SEND: _build_run,
@@ -344,6 +358,7 @@ CASES: dict[str, Callable[[], Case]] = {
     BOOK_MOVEMENT: _build_movement,
     ERASE: _build_deletion,
     LOCK_MAIL: _build_lock_mail,
+    MAIL: _build_notice,
     READ: _build_reading,
     INSPECT: _build_report,
     PREPARE: _build_preparation,

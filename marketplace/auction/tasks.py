@@ -14,6 +14,7 @@ from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.resold import settle_rents
 from marketplace.auction.result_disputes import conclude_disputes, take_back_pay
 from marketplace.auction.settlement import settle_finished
+from marketplace.auction.silent_nodes import note_silent_nodes
 from marketplace.auction.witnesses import heads
 from marketplace.auction.witnesses.keys import SIGN_RELEASE, sign_release
 from marketplace.common import clock
@@ -117,3 +118,4 @@ def issue_invoices() -> None:
 @shared_task(name="auction.alerts_watch")
 def watch_for_alerts() -> None:
     watch_market(now=clock.now())
+    note_silent_nodes(now=clock.now())

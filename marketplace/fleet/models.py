@@ -235,6 +235,8 @@ class Node(models.Model):
     #: The longest that its base model took to load since it joined, in seconds.
     load_s = models.FloatField(default=0.0)
     last_heartbeat_at = models.DateTimeField(null=True)
+    #: When its provider was told that it is silent, at last.
+    silence_told_at = models.DateTimeField(null=True, editable=False)
     memory_used_gb = models.FloatField(null=True)
     #: Slices that failed by the market's fault since the last checkpoint or adapter.
     faults_in_row = models.PositiveIntegerField(default=0)

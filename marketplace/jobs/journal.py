@@ -7,7 +7,8 @@ from typing import Any
 
 from marketplace.common.events import publish_on_commit
 from marketplace.jobs.models import EventKind, Job, JobEvent
-from marketplace.webhooks.outbox import News, add_messages
+from marketplace.webhooks.news import News
+from marketplace.webhooks.outbox import add_messages
 
 _MESSAGE_CHARS = 1000
 
@@ -38,7 +39,13 @@ def record_event(
         stream=f"job.{job.pk}", event=event_data | {"progress": serialize_progress(job)}
     )
     # OpenAI's clients look for the job's id under this name.
-    news = News(job.organisation_id, f"job.{kind}", {"id": job.pk, **event_data})
+    news = News(
+        job.organisation_id,
+        f"job.{kind}",
+        {"id": job.pk, **event_data},
+        name=job.name,
+        person_id=job.created_by_id or "",
+    )
     add_messages(news=[news], now=now)
     return event
 

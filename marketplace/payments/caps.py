@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from django.conf import settings
-from django.core.mail import send_mail
 from django.db import transaction
 from django.db.models import Case, F, Sum, When
 from django.db.models.functions import Coalesce
 
-from marketplace.accounts.models import PAYERS, ApiKey, Organisation, User
+from marketplace.accounts.models import ApiKey, Organisation
 from marketplace.accounts.new_accounts import filter_new
 from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.locks import lock_cap
 from marketplace.payments.models import CapPeriod, Hold, HoldStatus, SpendingCap
+from marketplace.webhooks.news import CAP_NEAR, News
+from marketplace.webhooks.outbox import add_messages
 
 #: Shares of a cap, in percent, at which the organisation hears of it.
 NOTICES = (100, 80, 50)
@@ -160,7 +161,7 @@ def _refuse(cap: SpendingCap, left: int) -> NotAllowed:
 
 
 def send_cap_notices(*, now: datetime) -> int:
-    """Tell those who pay how far a cap is used up, once for each share of it; how many."""
+    """Say to those who pay how far a cap is used up, once for each share of it; how many."""
     sent = 0
     for cap_id in list(SpendingCap.objects.values_list("pk", flat=True)):
         with transaction.atomic():
@@ -189,13 +190,9 @@ def _notice(cap_id: str, *, now: datetime) -> bool:
     )
     text = (
         f"{who} has used {reached} % of the cap of {format_usd_exact(cap.amount_micros)}"
-        f" {CapPeriod(cap.period).label}: {format_usd_exact(spent)}.\n\n"
-        f"{settings.PUBLIC_URL}/settings/caps\n"
+        f" {CapPeriod(cap.period).label}: {format_usd_exact(spent)}."
     )
-    payers = User.objects.filter(
-        memberships__organisation=cap.organisation, memberships__role__in=PAYERS, is_active=True
-    )
-    to = list(payers.values_list("email", flat=True))
-    subject = f"[Finetender] {reached} % of a cap is used"
-    transaction.on_commit(lambda: send_mail(subject, text, None, to), robust=True)
+    data = {"id": cap.pk, "percent": reached, "message": text}
+    about = f"{cap.pk}:{since:%Y-%m-%d}:{reached}"
+    add_messages(news=[News(cap.organisation_id, CAP_NEAR, data, about=about)], now=now)
     return True

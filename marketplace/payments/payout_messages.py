@@ -6,7 +6,8 @@ from datetime import datetime
 
 from marketplace.common.money import from_micros
 from marketplace.payments.models import Payout
-from marketplace.webhooks.outbox import News, add_messages
+from marketplace.webhooks.news import News
+from marketplace.webhooks.outbox import add_messages
 
 
 def announce_payout(payout: Payout, kind: str, *, now: datetime) -> None:

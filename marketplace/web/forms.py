@@ -25,6 +25,8 @@ from marketplace.vendors.wishes import GOLD_CHARS_MAX, GOLD_ROWS_MAX, INSTRUCTIO
 from marketplace.web.expert_form import CHOICES, EXPERT, NUMBERS, ExpertForm
 from marketplace.web.latest_choice import LatestChoiceField, offer_rows
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
+from marketplace.webhooks.models import MessageForm
+from marketplace.webhooks.news import NOTICE_KINDS
 from marketplace.webhooks.outbox import EVENT_TYPES
 from workers.protocol.job_spec import AdapterKind
 
@@ -368,6 +370,13 @@ class WebhookForm(forms.Form):
         label="Address",
         max_length=500,
         widget=forms.URLInput(attrs={"class": "field", "placeholder": "https://"}),
+    )
+    form = forms.ChoiceField(
+        label="Who reads it",
+        choices=MessageForm.choices,
+        initial=MessageForm.STANDARD,
+        widget=forms.Select(attrs={"class": "field"}),
+        help_text="A channel gets sentences, of: " + ", ".join(NOTICE_KINDS) + ".",
     )
     events = forms.MultipleChoiceField(
         choices=[(kind, kind) for kind in EVENT_TYPES],

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from marketplace.common.backoff import build_backoff
 from marketplace.common.durable.kinds import WorkKind, register_kind
 from marketplace.webhooks.delivery import (
     AT_ONCE,
@@ -12,8 +13,20 @@ from marketplace.webhooks.delivery import (
     record_delivery,
     record_failed_delivery,
 )
+from marketplace.webhooks.notices import MAIL, load_notice, mail_notice, record_mail
 from marketplace.webhooks.outbox import DELIVER
 
+register_kind(
+    WorkKind(
+        name=MAIL,
+        load=load_notice,
+        do=mail_notice,
+        apply=record_mail,
+        backoff=build_backoff(first=timedelta(seconds=30), most=timedelta(hours=1), attempts=20),
+        # The mail server may be slow; another worker sends nothing again.
+        lease=timedelta(minutes=5),
+    )
+)
 register_kind(
     WorkKind(
         name=DELIVER,

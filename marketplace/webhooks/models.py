@@ -1,14 +1,23 @@
-"""Where messages go, and each message with what became of it."""
+"""Where messages go, each message with what became of it, and notices to people."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from marketplace.common.encryption import SealedTextField
 from marketplace.common.models import IdField
+
+
+class MessageForm(models.TextChoices):
+    """Who reads the messages of an endpoint."""
+
+    STANDARD = "standard", "A program (Standard Webhooks)"
+    SLACK = "slack", "A Slack channel"
+    TEAMS = "teams", "A Microsoft Teams channel"
 
 
 class WebhookEndpoint(models.Model):
@@ -20,6 +29,12 @@ class WebhookEndpoint(models.Model):
     )
     created_by = models.ForeignKey("accounts.User", on_delete=models.PROTECT, related_name="+")
     url = models.CharField(max_length=500)
+    form = models.CharField(
+        max_length=8,
+        choices=MessageForm.choices,
+        default=MessageForm.STANDARD,
+        db_default="standard",
+    )
     #: Types of events, such as ``job.succeeded``.
     events = ArrayField(models.CharField(max_length=60))
     #: ``whsec_…``, encrypted.
@@ -36,6 +51,11 @@ class WebhookEndpoint(models.Model):
     deliveries: models.Manager[WebhookMessage]
 
     class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="webhooks_form_known", condition=models.Q(form__in=MessageForm.values)
+            )
+        ]
         indexes = [models.Index(fields=["organisation"], name="webhooks_of_organisation")]
 
     def __str__(self) -> str:
@@ -88,3 +108,71 @@ class WebhookMessage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.type} to {self.endpoint_id}"
+
+
+class Notice(models.Model):
+    """Something that one person is to know, in the app and perhaps by mail."""
+
+    id = IdField(prefix="note")
+    # Indexes below begin with it.
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.CASCADE, related_name="+"
+    )
+    #: Of ``news.NOTICE_KINDS``.
+    kind = models.CharField(max_length=60)
+    #: What it is about: a person gets one notice of a kind about it.
+    about = models.CharField(max_length=120)
+    title = models.CharField(max_length=200)
+    text = models.CharField(max_length=1000)
+    #: Of the page that says more.
+    path = models.CharField(max_length=200)
+    created_at = models.DateTimeField(db_index=True)
+    read_at = models.DateTimeField(null=True)
+    #: When a mail was begun; it is not begun again.
+    mailing_at = models.DateTimeField(null=True)
+    mailed_at = models.DateTimeField(null=True)
+
+    user_id: str
+    organisation_id: str
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "kind", "about"], name="webhooks_notice_once")
+        ]
+        indexes = [
+            models.Index(fields=["user", "organisation", "-id"], name="webhooks_notices_of"),
+            models.Index(
+                fields=["user", "organisation"],
+                condition=models.Q(read_at__isnull=True),
+                name="webhooks_notices_unread",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class NoticeChoice(models.Model):
+    """Which kinds of an organisation's notices a person has mailed; without a row, the usual."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.CASCADE, related_name="+"
+    )
+    mailed = ArrayField(models.CharField(max_length=60), default=list)
+
+    user_id: str
+    organisation_id: str
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "organisation"], name="webhooks_notice_choice_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} in {self.organisation_id}"

@@ -6,13 +6,24 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db.models import Q
 
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.ids import new_id
-from marketplace.webhooks.models import WebhookEndpoint, WebhookMessage
+from marketplace.webhooks.models import MessageForm, Notice, WebhookEndpoint, WebhookMessage
+from marketplace.webhooks.news import (
+    BID_REFUSED,
+    CAP_NEAR,
+    JOB_LATE,
+    NODE_SILENT,
+    News,
+    is_late,
+    write_chat_body,
+    write_words,
+)
+from marketplace.webhooks.notices import add_notices
 
 #: The kind of work that sending a message is.
 DELIVER = "webhooks.deliver"
@@ -29,7 +40,6 @@ OPENAI_TYPES = {
     f"job.{kind}": f"fine_tuning.job.{kind}" for kind in ("succeeded", "failed", "cancelled")
 }
 TEST_TYPE = "webhook.test"
-BID_REFUSED = "bid.refused"
 #: Of earnings on their way to a provider's or vendor's bank: ``returned`` are payable again.
 PAYOUT_KINDS = ("started", "paid", "failed", "returned")
 #: Everything that an endpoint can ask for.
@@ -38,24 +48,19 @@ EVENT_TYPES = (
     *OPENAI_TYPES.values(),
     BID_REFUSED,
     *(f"payout.{kind}" for kind in PAYOUT_KINDS),
+    *(JOB_LATE, NODE_SILENT, CAP_NEAR),
 )
 
 
-class News(NamedTuple):
-    """Something that happened to an organisation."""
-
-    organisation_id: str
-    #: One of ``EVENT_TYPES``, by our name.
-    kind: str
-    #: With the ``id`` of what it happened to.
-    data: Mapping[str, Any]
-
-
 def add_messages(*, news: Sequence[News], now: datetime) -> None:
-    """Store a message for each endpoint that asked for it. Call in the transaction of the event."""
+    """Store a message for each endpoint that asked for it, and notices for those concerned.
+
+    Call in the transaction of the event.
+    """
     if not news:
         return
-    wanted = Q(events__overlap=sorted({name for each in news for name in _name(each.kind)}))
+    add_notices(news=news, now=now)
+    wanted = Q(events__overlap=sorted({name for each in news for name in _name(each)}))
     endpoints = WebhookEndpoint.objects.filter(
         wanted,
         disabled_at=None,
@@ -65,10 +70,12 @@ def add_messages(*, news: Sequence[News], now: datetime) -> None:
     for endpoint in endpoints:
         by_owner[endpoint.organisation_id].append(endpoint)
     messages = [
-        build_message(endpoint, kind=name, data=each.data, now=now)
+        build_message(
+            endpoint, kind=name, data=each.data, now=now, body=_write_body(endpoint, each)
+        )
         for each in news
         for endpoint in by_owner[each.organisation_id]
-        for name in _name(each.kind)
+        for name in _name(each)
         if name in endpoint.events
     ]
     if messages:
@@ -85,6 +92,7 @@ def forget_messages(*, organisation_id: str, about: str) -> None:
     """Delete what an organisation was told of a thing, by the thing's id, sent or not."""
     told = WebhookMessage.objects.filter(endpoint__organisation=organisation_id)
     told.filter(body__contains=about).delete()
+    Notice.objects.filter(organisation=organisation_id, about=about).delete()
 
 
 def build_delivery(message: WebhookMessage) -> NewWork:
@@ -93,16 +101,30 @@ def build_delivery(message: WebhookMessage) -> NewWork:
     return NewWork(DELIVER, message.pk, due_at=message.due_at, owner=owner)
 
 
-def _name(kind: str) -> list[str]:
-    """A type of ours, and OpenAI's name for it if it has one."""
-    return [name for name in (kind, OPENAI_TYPES.get(kind)) if name is not None]
+def _name(news: News) -> list[str]:
+    """Types of ours, and OpenAI's name if it has one."""
+    late = JOB_LATE if is_late(news) else None
+    names = (news.kind, OPENAI_TYPES.get(news.kind), late)
+    return [name for name in names if name is not None]
+
+
+def _write_body(endpoint: WebhookEndpoint, news: News) -> str | None:
+    """What a chat room reads; ``None``: the endpoint is a program's."""
+    form = MessageForm(endpoint.form)
+    words = None if form is MessageForm.STANDARD else write_words(news)
+    return None if words is None else write_chat_body(words, form)
 
 
 def build_message(
-    endpoint: WebhookEndpoint, *, kind: str, data: Mapping[str, Any], now: datetime
+    endpoint: WebhookEndpoint,
+    *,
+    kind: str,
+    data: Mapping[str, Any],
+    now: datetime,
+    body: str | None = None,
 ) -> WebhookMessage:
-    """A message of the form that OpenAI's clients read."""
-    body = {
+    """A message of the form that OpenAI's clients read, or with a body of another form."""
+    event = {
         "id": new_id("evt"),
         "object": "event",
         "created_at": int(now.timestamp()),
@@ -112,7 +134,7 @@ def build_message(
     return WebhookMessage(
         endpoint=endpoint,
         type=kind,
-        body=json.dumps(body, ensure_ascii=False),
+        body=json.dumps(event, ensure_ascii=False) if body is None else body,
         created_at=now,
         due_at=now,
     )

@@ -16,7 +16,13 @@ from marketplace.common.encryption import encrypt_text
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.outbound import FetchFailed, check_address
 from marketplace.webhooks.locks import lock_endpoint
-from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
+from marketplace.webhooks.models import (
+    MessageForm,
+    MessageStatus,
+    WebhookEndpoint,
+    WebhookMessage,
+)
+from marketplace.webhooks.news import NOTICE_KINDS, NoticeWords, write_chat_body
 from marketplace.webhooks.outbox import (
     EVENT_TYPES,
     TEST_TYPE,
@@ -30,6 +36,9 @@ ENDPOINTS_MAX = 20
 #: How long the earlier secret signs beside a new one.
 OVERLAP = timedelta(hours=24)
 _SECRET_BYTES = 32
+_TEST_WORDS = NoticeWords(
+    TEST_TYPE, "", "A test", "Notices of this market arrive here.", "/settings/webhooks"
+)
 
 
 def create_endpoint(
@@ -39,8 +48,11 @@ def create_endpoint(
     url: str,
     events: Collection[str],
     now: datetime,
+    form: MessageForm = MessageForm.STANDARD,
 ) -> tuple[WebhookEndpoint, str]:
     """Add an endpoint; gives it with its secret, which is shown once.
+
+    ``form``: a chat room gets sentences, of the events that people are told of.
 
     Raises
     ------
@@ -56,11 +68,12 @@ def create_endpoint(
         raise UserError("invalid_url", f"{error}.", param="url") from None
     if len(url) > 500 or not url.isascii() or not url.isprintable():
         raise UserError("invalid_url", "An address has at most 500 plain characters.", param="url")
-    unknown = sorted(set(events) - set(EVENT_TYPES))
+    types = EVENT_TYPES if form is MessageForm.STANDARD else tuple(NOTICE_KINDS)
+    unknown = sorted(set(events) - set(types))
     if unknown or not events:
         raise UserError(
             "invalid_events",
-            f"Choose one event or more of {', '.join(EVENT_TYPES)}"
+            f"Choose one event or more of {', '.join(types)}"
             + (f"; {', '.join(unknown)[:200]} is not one." if unknown else "."),
             param="events",
         )
@@ -71,6 +84,7 @@ def create_endpoint(
         organisation=organisation,
         created_by=created_by,
         url=url,
+        form=form,
         events=sorted(set(events)),
         secret=encrypt_text(secret),
         created_at=now,
@@ -120,7 +134,9 @@ def send_test(*, endpoint: WebhookEndpoint, now: datetime) -> WebhookMessage:
         ``webhook_disabled``.
     """
     _check_enabled(endpoint)
-    message = build_message(endpoint, kind=TEST_TYPE, data={"id": endpoint.pk}, now=now)
+    form = MessageForm(endpoint.form)
+    body = None if form is MessageForm.STANDARD else write_chat_body(_TEST_WORDS, form)
+    message = build_message(endpoint, kind=TEST_TYPE, data={"id": endpoint.pk}, now=now, body=body)
     with transaction.atomic():
         store_messages(message)
     return message

@@ -36,6 +36,8 @@ from marketplace.auction.bidding.terms import (
 from marketplace.common.money import to_micros
 from marketplace.tracking.models import TrackingService
 from marketplace.tracking.trackers import TRACKERS
+from marketplace.webhooks.models import MessageForm
+from marketplace.webhooks.news import NOTICE_KINDS
 from marketplace.webhooks.outbox import EVENT_TYPES
 
 DEADLINE = (
@@ -345,6 +347,12 @@ class EventField(serializers.CharField):
 
 class WebhookRequest(StrictSerializer):
     url = FormedText(HTTPS_URL, max_length=500, help_text="An https address that is public.")
+    form = serializers.ChoiceField(
+        MessageForm.values,
+        default=MessageForm.STANDARD,
+        help_text="slack, teams: sentences for an incoming webhook of a channel, of these events: "
+        + ", ".join(NOTICE_KINDS),
+    )
     events = serializers.ListField(
         child=EventField(max_length=60),
         min_length=1,

@@ -16,7 +16,7 @@ from marketplace.api.market.requests import WebhookRequest, check_body
 from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock
-from marketplace.webhooks.models import MessageStatus, WebhookEndpoint, WebhookMessage
+from marketplace.webhooks.models import MessageForm, MessageStatus, WebhookEndpoint, WebhookMessage
 from marketplace.webhooks.services import (
     create_endpoint,
     enable_endpoint,
@@ -33,6 +33,9 @@ class WebhookSerializer(Answer):
     id = s.CharField()
     object = ConstantText("webhook")
     url = s.CharField(help_text="Where events are sent.")
+    form = s.ChoiceField(
+        MessageForm.values, help_text="Who reads it: a program, or a channel of Slack or Teams."
+    )
     events = s.ListField(child=s.CharField(), help_text="Types of events that are sent.")
     created_at = Moment()
     earlier_secret_until = Moment(
@@ -99,6 +102,7 @@ class WebhooksView(MarketView):
             organisation=who.organisation,
             created_by=who.user,
             url=asked["url"],
+            form=MessageForm(asked["form"]),
             events=asked["events"],
             now=clock.now(),
         )

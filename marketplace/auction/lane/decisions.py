@@ -26,7 +26,8 @@ from marketplace.payments.holds import HoldSettlement, settle_holds
 from marketplace.warm.consents import end_withdrawn_starts
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import release_offers
-from marketplace.webhooks.outbox import BID_REFUSED, News, add_messages
+from marketplace.webhooks.news import BID_REFUSED, News
+from marketplace.webhooks.outbox import add_messages
 from scheduler import types as scheduler
 from scheduler.auction import ChainEntry
 
@@ -150,7 +151,9 @@ def record_decisions(
     ended = [of for of in decided if not of.bid.is_joint or of.is_admitted]
     settle_holds(settlements=[_conclusion(of) for of in ended], now=lane.now)
     _release_warm_starts(decided)
-    add_messages(news=[_build_refusal(of) for of in decided if not of.is_admitted], now=lane.now)
+    add_messages(
+        news=[_build_refusal(lane, of) for of in decided if not of.is_admitted], now=lane.now
+    )
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
     _trace_decisions(lane, decided)
     lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]
@@ -215,8 +218,11 @@ def _conclusion(of: _DecidedBid) -> HoldSettlement:
     )
 
 
-def _build_refusal(of: _DecidedBid) -> News:
-    """A refused bid as its owner's webhooks get it: why, and what would have won."""
+def _build_refusal(lane: Lane, of: _DecidedBid) -> News:
+    """A refused bid as its owner's webhooks get it: why, and what would have won.
+
+    People get one notice a day and reason of each zone: programs bid again and again.
+    """
     price, at = of.columns["winning_price_micros"], of.columns["winning_deadline_at"]
     data = {
         "id": of.bid.pk,
@@ -224,7 +230,14 @@ def _build_refusal(of: _DecidedBid) -> News:
         "posted_price": None if price is None else f"{from_micros(price):f}",
         "earliest_deadline": None if at is None else at.isoformat(),
     }
-    return News(of.bid.organisation_id, BID_REFUSED, data)
+    return News(
+        of.bid.organisation_id,
+        BID_REFUSED,
+        data,
+        name=of.bid.name,
+        person_id=of.bid.placed_by_id or "",
+        about=f"{lane.zone.pk}:{data['reason']}:{lane.now:%Y-%m-%d}",
+    )
 
 
 def _release_warm_starts(decided: Sequence[_DecidedBid]) -> None:

@@ -121,6 +121,7 @@ class Migration(migrations.Migration):
                 ('offered_until_at', models.DateTimeField(blank=True, null=True)),
                 ('load_s', models.FloatField(default=0.0)),
                 ('last_heartbeat_at', models.DateTimeField(null=True)),
+                ('silence_told_at', models.DateTimeField(editable=False, null=True)),
                 ('memory_used_gb', models.FloatField(null=True)),
                 ('faults_in_row', models.PositiveIntegerField(default=0)),
                 ('api_token_hash', models.CharField(max_length=64, unique=True)),

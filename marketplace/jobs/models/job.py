@@ -123,6 +123,7 @@ class Job(models.Model):
 
     zone_id: str
     organisation_id: str
+    created_by_id: str | None
     dataset_id: str
     validation_dataset_id: str | None
     checkpoints: models.Manager[Checkpoint]

@@ -16,7 +16,8 @@ from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs.journal import serialize_event
 from marketplace.jobs.models import EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.services.deletion import note_adapter_use
-from marketplace.webhooks.outbox import News, add_messages
+from marketplace.webhooks.news import News
+from marketplace.webhooks.outbox import add_messages
 from scheduler.types import Cell
 
 

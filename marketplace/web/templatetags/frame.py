@@ -8,6 +8,8 @@ from django.template.context import RequestContext
 from django.urls import reverse
 from django.utils import timezone
 
+from marketplace.webhooks.notices import count_unread
+
 register = template.Library()
 
 
@@ -63,14 +65,15 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
 def list_nav_groups(request: Any) -> tuple[NavGroup, ...]:
     """List the pages of the person who asks, as their role has them."""
 
-    def link(label: str, name: str, icon: str) -> NavLink:
+    def link(label: str, name: str, icon: str, count: int | None = None) -> NavLink:
         href = reverse(name)
         nearer = [at for at in map(reverse, _IN_THE_MENU_THEMSELVES) if at.startswith(f"{href}/")]
         here = _is_below(request.path, href) and not any(
             _is_below(request.path, at) for at in nearer
         )
-        return NavLink(label, href, icon, current=here)
+        return NavLink(label, href, icon, current=here, count=count)
 
+    unread = count_unread(user=request.user, organisation=request.organisation)
     groups = [
         NavGroup(
             "",
@@ -81,6 +84,7 @@ def list_nav_groups(request: Any) -> tuple[NavGroup, ...]:
                 link("Adapters", "adapter_list", "adapter"),
                 link("Data sets", "dataset_list", "data"),
                 link("Playground", "playground", "chat"),
+                link("Notices", "notice_list", "bell", unread),
             ),
         ),
         NavGroup("Money", (link("Wallet", "wallet", "wallet"),)),

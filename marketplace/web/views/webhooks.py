@@ -12,7 +12,7 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.web.forms import WebhookForm
 from marketplace.web.views.requests import PageRequest, page
-from marketplace.webhooks.models import WebhookEndpoint
+from marketplace.webhooks.models import MessageForm, WebhookEndpoint
 from marketplace.webhooks.services import (
     create_endpoint,
     enable_endpoint,
@@ -37,12 +37,16 @@ def show_webhooks(request: PageRequest) -> HttpResponse:
                 organisation=request.organisation,
                 created_by=request.user,
                 url=form.cleaned_data["url"],
+                form=MessageForm(form.cleaned_data["form"]),
                 events=form.cleaned_data["events"],
                 now=clock.now(),
             )
         except UserError as error:
             form.add_error(error.param if error.param in form.fields else None, error.message)
         else:
+            if endpoint.form != MessageForm.STANDARD:
+                # A channel checks no signature.
+                return redirect("webhook_detail", endpoint.pk)
             return _show(request, endpoint, secret=secret)
     endpoints = WebhookEndpoint.objects.filter(organisation=request.organisation).order_by("pk")
     return render(request, "web/webhooks.html", {"form": form, "endpoints": endpoints})

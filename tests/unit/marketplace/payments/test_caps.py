@@ -17,6 +17,7 @@ from marketplace.payments.locks import lock_wallets
 from marketplace.payments.models import Hold, SpendingCap
 from marketplace.payments.selectors import Wallet, get_wallet
 from marketplace.payments.services import refund_charge
+from marketplace.webhooks.models import Notice
 from tests import builders
 from tests.builders import NOW
 from tests.lane_process import blocked_backends
@@ -127,23 +128,19 @@ def test_bids_that_waited_for_their_wallets_see_what_was_set_meanwhile(
     assert not Hold.objects.exists()
 
 
-def test_those_who_pay_hear_of_each_share_once(
-    buyer: Organisation, mailoutbox: list[Any], django_capture_on_commit_callbacks: Any
-) -> None:
+def test_those_who_pay_hear_of_each_share_once(buyer: Organisation) -> None:
     _cap(buyer, 10)
     said = []
     for number, usd in enumerate((4, 1, 3.5, 1.5)):
         _hold(buyer, usd, f"bid_{number}")
-        with django_capture_on_commit_callbacks(execute=True):
-            for _ in range(2):
-                send_cap_notices(now=NOW)
-        said.append([mail.subject for mail in mailoutbox])
-        mailoutbox.clear()
-    subject = "[Finetender] {} % of a cap is used".format
-    assert said == [[], [subject(50)], [subject(80)], [subject(100)]]
+        for _ in range(2):
+            send_cap_notices(now=NOW)
+        said.append([notice.title for notice in Notice.objects.order_by("pk")])
+    title = "{} % of a cap is used".format
+    assert said == [[], [title(50)], [title(50), title(80)], [title(50), title(80), title(100)]]
+    assert {notice.user_id for notice in Notice.objects.all()} == {builders.owner_of(buyer).pk}
     _hold(buyer, 6, "bid_9", now=NOW + timedelta(days=1))
-    with django_capture_on_commit_callbacks(execute=True):
-        assert send_cap_notices(now=NOW + timedelta(days=1)) == 1
+    assert send_cap_notices(now=NOW + timedelta(days=1)) == 1
 
 
 def test_caps_are_set_for_members_and_taken_away(buyer: Organisation) -> None:
