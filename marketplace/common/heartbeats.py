@@ -26,12 +26,12 @@ def is_watched(task: str) -> bool:
     return any(entry["task"] == task for entry in settings.CELERY_BEAT_SCHEDULE.values())
 
 
-def record_success(task: str, *, now: datetime) -> None:
-    """Note that a task did its work."""
+def record_success(task: str, *, now: datetime, lag_s: float | None = None) -> None:
+    """Note that a task did its work, and how long it had waited for a worker."""
     if time.monotonic() < _written.get(task, float("-inf")) + WRITE_EVERY_S:
         return
     _written[task] = time.monotonic()
-    _write(Heartbeat(task=task, ok_at=now, error=""), ["ok_at", "error"])
+    _write(Heartbeat(task=task, ok_at=now, error="", lag_s=lag_s), ["ok_at", "error", "lag_s"])
 
 
 def record_rest(task: str, *, now: datetime) -> None:

@@ -156,6 +156,8 @@ class Heartbeat(models.Model):
     failed_at = models.DateTimeField(null=True)
     #: Of the last run; empty after a success.
     error = models.CharField(max_length=300, blank=True)
+    #: Seconds from when the last run that succeeded was sent to when a worker began it.
+    lag_s = models.FloatField(null=True)
 
     def __str__(self) -> str:
         return self.task

@@ -39,6 +39,7 @@ class Migration(migrations.Migration):
                 ('ok_at', models.DateTimeField(null=True)),
                 ('failed_at', models.DateTimeField(null=True)),
                 ('error', models.CharField(blank=True, max_length=300)),
+                ('lag_s', models.FloatField(null=True)),
             ],
         ),
     ]

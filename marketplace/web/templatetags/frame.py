@@ -41,6 +41,7 @@ _IN_THE_MENU_THEMSELVES = (
     "operator_audit",
     "operator_background",
     "operator_express",
+    "operator_health",
     "operator_jobs",
     "operator_machines",
     "operator_money",
@@ -116,11 +117,12 @@ def list_nav_groups(request: Any) -> tuple[NavGroup, ...]:
         vendors = link("Vendors", "operator_vendors", "clean")
         work = link("Background work", "operator_background", "clock")
         overview = link("Overview", "operator", "home")
+        health = link("Health", "operator_health", "ok")
         audit = link("Audit log", "operator_audit", "shield")
         people = link("Organisations", "operator_organisations", "team")
         jobs = link("All jobs", "operator_jobs", "jobs")
         zones = link("Zones", "operator_zones", "market")
-        ahead = (overview, jobs, zones, machines, lanes)
+        ahead = (overview, health, jobs, zones, machines, lanes)
         house = (*ahead, people, providers, vendors, money, work, audit)
         groups.append(NavGroup("House", house))
     return tuple(groups)

@@ -1,4 +1,4 @@
-"""``manage.py doctor``: what works and what does not, in sentences."""
+"""``manage.py doctor``: what works and what does not, and why jobs are late, in sentences."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
+from marketplace.auction.lateness import explain_lateness
 from marketplace.auction.probes import run_probes
 from marketplace.auction.witnesses.heads import explain_lost_heads
 from marketplace.common import clock
@@ -49,3 +50,12 @@ class Command(BaseCommand):
             where = f"{probe.label} of {probe.zone.name}" if probe.zone else probe.label
             since = f" Since {probe.since:%Y-%m-%d %H:%M} UTC." if probe.since else ""
             yield probe.is_ok, where, probe.text + since
+        lateness = explain_lateness(now=clock.now())
+        yield all(stage.is_ok for stage in lateness.stages), "Late jobs", lateness.answer
+        for stage in lateness.stages:
+            if not stage.is_ok:
+                longest = "" if stage.longest is None else f", the longest {stage.longest}"
+                behind = f"{stage.behind:,} of {stage.there:,} behind{longest}: {stage.text}"
+                yield False, stage.label, behind
+        for late in lateness.jobs:
+            yield True, f"Job {late.job.pk} of {late.job.zone.name}", late.why
