@@ -31,3 +31,4 @@ def tick_errands() -> None:
 @shared_task(name="jobs.delete_unretained")
 def delete_unretained() -> None:
     services.delete_unretained(now=clock.now())
+    services.delete_checkpoint_models(now=clock.now())

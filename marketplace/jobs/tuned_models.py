@@ -25,7 +25,8 @@ from marketplace.jobs.spooling import store_file
 from workers.protocol.adapter_check import AdapterError, check_weights
 from workers.protocol.weight_sketch import WeightsUnreadable
 
-#: Checkpoints of a job that may be used as models: each use of a new one keeps a file, for nothing.
+#: Checkpoints of a job whose adapters are kept, because they were used as models: each costs a
+#: file. Those of checkpoints that are gone count too, until ``delete_checkpoint_models``.
 MODELS_KEPT = 8
 #: Of a model's name, before the step of a checkpoint.
 AT_STEP = ":ckpt-step-"
@@ -159,13 +160,13 @@ def _write_artifact(checkpoint: Checkpoint, *, now: datetime) -> Artifact:
 
 
 def _check_room(job: Job) -> None:
-    # Of a checkpoint that was replaced the model cannot be named any more.
-    models = Artifact.everything.filter(job=job, deleted_at=None).exclude(checkpoint=None)
-    if models.exclude(checkpoint__file="").count() >= MODELS_KEPT:
+    models = Artifact.everything.filter(job=job).exclude(checkpoint=None)
+    if models.exclude(file="").count() >= MODELS_KEPT:
         raise Conflict(
             "too_many_checkpoint_models",
-            f"{MODELS_KEPT} checkpoints of this job are used as models, which is the most. "
-            "Use one of them or the finished model, or fetch the checkpoint's file.",
+            f"{MODELS_KEPT} checkpoints of this job are used as models, which is the most; one "
+            "that a newer took the place of counts for a day after its last use. Use one of "
+            "them or the finished model, or fetch the checkpoint's file.",
             param="model",
         )
 

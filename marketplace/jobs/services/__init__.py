@@ -24,6 +24,7 @@ from marketplace.jobs.lease_checks import LeaseLost
 from marketplace.jobs.services.deletion import (
     delete_adapter,
     delete_all_of,
+    delete_checkpoint_models,
     delete_dataset,
     delete_job,
     delete_unretained,
@@ -85,6 +86,7 @@ __all__ = [
     "decide_user_fault",
     "delete_adapter",
     "delete_all_of",
+    "delete_checkpoint_models",
     "delete_dataset",
     "delete_job",
     "delete_unretained",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
+from django.core.files.storage import default_storage
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, Value
+from django.db.models.fields.json import KT
+from django.db.models.functions import Coalesce
 
 from marketplace.accounts.erasure import ask_deletion
 from marketplace.accounts.models import Deletion, Organisation, Subject, User
@@ -18,6 +22,8 @@ from marketplace.jobs.models import Artifact, Dataset, Job
 
 #: How often the use of an adapter is noted.
 USE_NOTED_EVERY = timedelta(hours=1)
+#: After its last use, of the adapter of a checkpoint that is gone.
+CHECKPOINT_MODELS_KEPT_FOR = timedelta(days=1)
 #: Things whose time of retention is over that one run marks; the next run takes the rest.
 BATCH_LIMIT = 500
 
@@ -114,6 +120,34 @@ def _delete_old_datasets(retained: dict[str, Any], *, before: datetime, now: dat
             lock_dataset(dataset.pk)
             if old.filter(pk=dataset.pk).exists():
                 delete_dataset(dataset=dataset, asked_by=None, now=now)
+                count += 1
+    return count
+
+
+def delete_checkpoint_models(*, now: datetime) -> int:
+    """Delete adapters of checkpoints that are gone and that nobody needs any more; how many.
+
+    A checkpoint goes as newer ones come, and its adapter, if it was used as a model, a day after
+    the last use of the job's models: questions and exports under way are over by then. It stays
+    while a job that began with it runs, and while a model server has a copy.
+    """
+    before, count = now - CHECKPOINT_MODELS_KEPT_FOR, 0
+    runs = Job.objects.filter(settled_at=None).alias(begun_with=KT("terms__start__artifact_id"))
+    begun = runs.filter(begun_with=OuterRef("pk"))
+    gone = (
+        Artifact.everything.exclude(Q(checkpoint=None) | Q(file=""))
+        .filter(Q(checkpoint__file="") | Q(deleted_at__isnull=False), served_at=None)
+        .filter(Q(used_at=None) | Q(used_at__lt=before), ~Exists(begun), created_at__lt=before)
+    )
+    for artifact in list(gone.order_by("created_at")[:BATCH_LIMIT]):
+        with transaction.atomic():
+            lock_artifact(artifact.job_id)
+            if gone.filter(pk=artifact.pk).exists():
+                removed = partial(default_storage.delete, artifact.file.name)
+                transaction.on_commit(removed, robust=True)
+                Artifact.everything.filter(pk=artifact.pk).update(
+                    file="", deleted_at=Coalesce("deleted_at", Value(now))
+                )
                 count += 1
     return count
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from django.test import TestCase
 from safetensors.numpy import load as load_arrays
 from safetensors.torch import load
 
@@ -31,7 +32,13 @@ from marketplace.jobs import adapter_files, tuned_models
 from marketplace.jobs.downloads import get_checkpoint
 from marketplace.jobs.models import Artifact, Checkpoint, Job
 from marketplace.jobs.selectors import find_job_blob
-from marketplace.jobs.services import delete_adapter, dispatch_slots, store_checkpoint
+from marketplace.jobs.services import (
+    delete_adapter,
+    delete_checkpoint_models,
+    dispatch_slots,
+    store_checkpoint,
+)
+from marketplace.jobs.services.deletion import CHECKPOINT_MODELS_KEPT_FOR
 from marketplace.jobs.tuned_models import TunedModel, find_tuned_model
 from marketplace.jobs.upload_checks import check_adapter
 from marketplace.payments.models import Entry, Hold
@@ -213,6 +220,54 @@ def test_a_job_keeps_so_many_checkpoints_as_models_and_no_more(owner, job, monke
     assert caught.value.code == "too_many_checkpoint_models"
     assert find(owner, job, 4).take_artifact(now=NOW) == kept
     assert list(Artifact.everything.all()) == [kept]
+
+
+def test_the_model_of_a_checkpoint_that_is_gone_counts_until_it_is_deleted(
+    owner, job, monkeypatch, settings, tmp_path
+):
+    settings.MEDIA_ROOT = tmp_path
+    monkeypatch.setattr(tuned_models, "MODELS_KEPT", 1)
+    for step in (4, 6):
+        market.checkpoint(job, step=step)
+    first = find(owner, job, 4).take_artifact(now=NOW)
+    file = tmp_path / first.file.name
+    assert file.is_file()
+    Checkpoint.objects.filter(step=4).update(file="")
+    # However often checkpoints come and go, a job keeps no more files than that.
+    with pytest.raises(UserError) as caught:
+        find(owner, job, 6).take_artifact(now=NOW)
+    assert caught.value.code == "too_many_checkpoint_models"
+    day = CHECKPOINT_MODELS_KEPT_FOR
+    assert delete_checkpoint_models(now=NOW + day) == 0
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        assert delete_checkpoint_models(now=NOW + day + timedelta(seconds=1)) == 1
+    first.refresh_from_db()
+    assert (first.file.name, first.deleted_at) == ("", NOW + day + timedelta(seconds=1))
+    assert not file.exists()
+    assert delete_checkpoint_models(now=NOW + 2 * day) == 0
+    assert find(owner, job, 6).take_artifact(now=NOW + 2 * day).checkpoint.step == 6
+
+
+def test_a_checkpoints_model_stays_while_it_is_current_used_needed_or_served(owner, job):
+    market.checkpoint(job, step=4)
+    artifact = find(owner, job, 4).take_artifact(now=NOW)
+    late = NOW + timedelta(days=30)
+    assert delete_checkpoint_models(now=late) == 0
+    Checkpoint.objects.filter(step=4).update(file="")
+    rows = Artifact.everything.filter(pk=artifact.pk)
+    for field in ("used_at", "served_at"):
+        rows.update(**{field: late - timedelta(hours=23)})
+        assert delete_checkpoint_models(now=late) == 0
+        rows.update(**{field: None})
+    start = Start(StartKind.CONTINUED, artifact.pk, job.pk)
+    begun = build_other(job, start=start)
+    assert delete_checkpoint_models(now=late) == 0
+    Job.objects.filter(pk=begun.pk).update(status="cancelled", finished_at=late, settled_at=late)
+    assert delete_checkpoint_models(now=late) == 1
+    # The finished adapter is another matter.
+    market.end_slice(job, status=SliceEnd.FINISHED, now=NOW)
+    assert Artifact.objects.filter(job=job).exclude(file="").exists()
+    assert delete_checkpoint_models(now=late) == 0
 
 
 def test_bids_that_share_a_batch_wait_for_no_checkpoint_to_be_read(owner, job):
