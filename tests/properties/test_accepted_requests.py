@@ -43,11 +43,7 @@ NOT_IN_A_SCHEMA: Mapping[str, Sequence[str]] = {
     # Who sells, and names within one request.
     "no_vendor": ("No vendor prepares such data in this zone now",),
     "invalid_request": ("No tool is named ", "tools: Give at most 64 functions, each a name of"),
-    "unsupported_parameter": (
-        "The model's chat template has no place for tools",
-        # A schema could say this one, and none does yet.
-        "An answer either calls tools or has a form",
-    ),
+    "unsupported_parameter": ("The model's chat template has no place for tools",),
     # What hours a node has, and that a time is over.
     "invalid_hours": ("Say from when and until when", "Give maintenance a beginning and an end"),
     "invalid_availability": ("The end of the availability must be in the future",),

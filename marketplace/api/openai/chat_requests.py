@@ -10,7 +10,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from marketplace.api.openai.chat_tools import WITHOUT_TOOLS, ToolChoiceField, ToolsField
+from marketplace.api.openai.chat_tools import NO_FORM, ToolChoiceField, ToolsField, build_tool_rules
 from marketplace.api.openai.message_requests import MESSAGES_MAX, TEXT, MessageRequest, TextField
 from marketplace.api.text_patterns import NO_NUL
 from marketplace.common.errors import UserError
@@ -237,7 +237,7 @@ def _is_default(name: str, asked: Mapping[str, Any]) -> bool:
 
 
 class ChatRequest(AnswerRequest):
-    schema_rules = WITHOUT_TOOLS
+    schema_rules = build_tool_rules({"response_format": NO_FORM})
     messages = serializers.ListField(
         child=MessageRequest(),
         min_length=1,

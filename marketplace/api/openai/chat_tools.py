@@ -31,11 +31,26 @@ check_surrogates = ProhibitSurrogateCharactersValidator()
 TOOLS_MAX = 64
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 CHOICES = ("none", "auto", "required")
-#: Of a request without a tool: there is none to choose.
-WITHOUT_TOOLS: dict[str, Any] = {
-    "if": {"required": ["tools"], "properties": {"tools": {"type": "array", "minItems": 1}}},
-    "else": {"properties": {"tool_choice": {"enum": ["none", "auto", None]}}},
+#: No form of an answer, or that of a text.
+NO_FORM: dict[str, Any] = {
+    "anyOf": [
+        {"type": "null"},
+        {"type": "object", "required": ["type"], "properties": {"type": {"const": "text"}}},
+    ]
 }
+
+
+def build_tool_rules(no_form: Mapping[str, Any]) -> dict[str, Any]:
+    """Rules of a schema: tools leave no place for a form, and without one there is none to choose.
+
+    ``no_form`` is what the member that says an answer's form may be then.
+    """
+    no_call = {"required": ["tool_choice"], "properties": {"tool_choice": {"const": "none"}}}
+    return {
+        "if": {"required": ["tools"], "properties": {"tools": {"type": "array", "minItems": 1}}},
+        "then": {"anyOf": [no_call, {"properties": no_form}]},
+        "else": {"properties": {"tool_choice": {"enum": ["none", "auto", None]}}},
+    }
 
 
 #: A function as a JSON schema.

@@ -9,7 +9,13 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers as s
 
 from marketplace.api.openai.chat_requests import SampledRequest
-from marketplace.api.openai.chat_tools import CHOICES, FUNCTION, TOOLS_MAX, WITHOUT_TOOLS
+from marketplace.api.openai.chat_tools import (
+    CHOICES,
+    FUNCTION,
+    NO_FORM,
+    TOOLS_MAX,
+    build_tool_rules,
+)
 from marketplace.api.openai.message_requests import CONTENT, MESSAGES_MAX, NAME, TEXT
 from marketplace.common.errors import UserError
 
@@ -146,7 +152,9 @@ class ChoiceField(s.JSONField):
 class ResponseRequest(SampledRequest):
     """A text or a conversation to answer."""
 
-    schema_rules = WITHOUT_TOOLS
+    schema_rules = build_tool_rules(
+        {"text": {"anyOf": [{"type": "null"}, {"properties": {"format": NO_FORM}}]}}
+    )
     input = InputField(help_text="A text, or the conversation so far as a list of items.")
     instructions = s.CharField(
         required=False, allow_null=True, allow_blank=True, help_text="The system's message."
