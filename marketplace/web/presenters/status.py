@@ -60,23 +60,70 @@ PARTS = {
 
 
 @dataclass(frozen=True, slots=True)
+class DayStatus:
+    """A day of the strip."""
+
+    day: date
+    #: Minutes of it that are over and on record, and in which the part did not work.
+    known_min: int
+    away_min: int
+
+    @property
+    def tone(self) -> str:
+        if not self.known_min:
+            return "none"
+        if not self.away_min:
+            return "ok"
+        return "warn" if self.away_min < 10 else "no"
+
+    @property
+    def words(self) -> str:
+        if not self.known_min:
+            return "not on record"
+        return f"{self.away_min} min away" if self.away_min else "no incident"
+
+
+@dataclass(frozen=True, slots=True)
 class PartStatus:
-    """A part now."""
+    """A part now, and in the last ninety days."""
 
     label: str
     is_ok: bool
     text: str
     since: datetime | None
+    days: tuple[DayStatus, ...]
+
+    @property
+    def up_share(self) -> float | None:
+        """Share of the time on record in which it worked; ``None`` where none is."""
+        known = [day for day in self.days if day.known_min]
+        minutes = sum(day.known_min for day in known)
+        return 1 - sum(day.away_min for day in known) / minutes if minutes else None
+
+    @property
+    def days_known(self) -> int:
+        return sum(day.known_min > 0 for day in self.days)
 
 
-def describe_parts(probes: Sequence[HealthProbe]) -> list[PartStatus]:
-    """Give each part of the market, and since when it is away if it is."""
+def describe_parts(
+    probes: Sequence[HealthProbe],
+    incidents: Sequence[Incident],
+    *,
+    begun_at: datetime | None,
+    now: datetime,
+) -> list[PartStatus]:
+    """Give each part of the market, since when it is away if it is, and how it was.
+
+    ``begun_at`` is when the market began: nothing is said of what was before.
+    """
     found: list[PartStatus] = []
     for part, words in PARTS.items():
         broken = [probe for probe in probes if probe.part == part and not probe.is_ok]
         since = min((probe.since for probe in broken if probe.since), default=None)
         text = words.is_away if broken else words.works
-        found.append(PartStatus(words.label, not broken, text, since))
+        own = [incident for incident in incidents if incident.part == part]
+        days = summarize_days(own, begun_at=begun_at, now=now)
+        found.append(PartStatus(words.label, not broken, text, since, tuple(days)))
     return found
 
 
@@ -117,31 +164,25 @@ def describe_zones(zones: Sequence[Zone]) -> list[ZoneStatus]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class DayStatus:
-    """A day of the strip."""
-
-    day: date
-    #: Minutes in which some part did not work.
-    away_min: int
-
-    @property
-    def tone(self) -> str:
-        if not self.away_min:
-            return "ok"
-        return "warn" if self.away_min < 10 else "no"
-
-
-def summarize_days(incidents: Sequence[Incident], *, now: datetime) -> list[DayStatus]:
+def summarize_days(
+    incidents: Sequence[Incident], *, begun_at: datetime | None, now: datetime
+) -> list[DayStatus]:
     """Give the last ninety days, the oldest first, in UTC."""
     spans = join_spans((each.begun_at, min(each.ended_at or now, now)) for each in incidents)
+    known_from = now if begun_at is None else begun_at
     days: list[DayStatus] = []
     for back in range(KEPT_FOR.days - 1, -1, -1):
         begin = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=back)
-        end = begin + timedelta(days=1)
+        first, last = max(begin, known_from), min(begin + timedelta(days=1), now)
         away = sum(
-            (max(timedelta(), min(until, end) - max(since, begin)) for since, until in spans),
+            (max(timedelta(), min(until, last) - max(since, first)) for since, until in spans),
             timedelta(),
         )
-        days.append(DayStatus(begin.date(), -(-away // timedelta(minutes=1))))
+        known = max(timedelta(), last - first)
+        days.append(DayStatus(begin.date(), _count_minutes(known), _count_minutes(away)))
     return days
+
+
+def _count_minutes(span: timedelta) -> int:
+    """Whole minutes, begun ones too."""
+    return -(-span // timedelta(minutes=1))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,12 @@ _REFUSALS = {
     "memory": "no node large enough",
     "verified": "no verified node",
 }
+
+
+@register.filter
+def fine_percent(share: float) -> str:
+    """``99.98 %``, rounded down: what was away a minute is not 100."""
+    return f"{floor(share * 10_000) / 100:g} %"
 
 
 @register.filter

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Avg, F
+from django.db.models import Avg, F, Min
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.views.decorators.http import etag, require_GET
@@ -30,11 +30,12 @@ from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import ABSENT, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import count_offered_nodes, get_open_zone, list_open_zones
 from marketplace.jobs.models import Job, JobStatus
-from marketplace.web.presenters.status import PARTS, describe_parts, describe_zones, summarize_days
+from marketplace.web.presenters.status import PARTS, describe_parts, describe_zones
 from marketplace.web.presenters.utilisation import Heat, HeatNode, build_heat
 from marketplace.web.views.requests import public_page
 
 DECISIONS_LISTED = 8
+INCIDENTS_SHOWN = 20
 #: Nodes in the heat map; the API has all of them.
 ROWS_SHOWN = 24
 
@@ -136,13 +137,14 @@ def show_status(request: HttpRequest) -> HttpResponse:
     now = clock.now()
     probes = run_probes(now=now)
     incidents = list_incidents(now=now)
+    begun_at = Zone.objects.aggregate(first=Min("created_at"))["first"]
     context = {
         "now": now,
         "works": all(probe.is_ok for probe in probes),
-        "parts": describe_parts(probes),
+        "parts": describe_parts(probes, incidents, begun_at=begun_at, now=now),
+        "begun_at": begun_at,
         "zones": describe_zones(list(list_open_zones())),
-        "incidents": [(PARTS[each.part].was_away, each) for each in incidents],
-        "days": summarize_days(incidents, now=now),
+        "incidents": [(PARTS[each.part].was_away, each) for each in incidents[:INCIDENTS_SHOWN]],
     }
     return render(request, "web/status.html", context)
 

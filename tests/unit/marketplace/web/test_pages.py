@@ -284,10 +284,14 @@ def test_the_transcript_is_public_and_verifies_on_any_computer(
 def test_the_status_is_said_in_words(site: Site, job: Job, client: Client) -> None:
     client.logout()
     builders.beat_everything()
+    Zone.objects.update(created_at=NOW - timedelta(days=30))
     text = read_page(client.get("/status"))
     assert "<h1>Everything works</h1>" in text
     assert "1 of 1" in text
     assert "No incident is on record." in text
+    # Nothing is said of the time before the market began.
+    assert text.count("not on record") == 5 * 59
+    assert text.count("100 % of 31 days on record") == 5
     ended_at, hour = NOW - timedelta(days=3, hours=2), timedelta(hours=1)
     for part, since_at in (("lane", ended_at - hour), ("lane", ended_at - hour / 2), ("beat", NOW)):
         is_over = part == "lane"
@@ -309,7 +313,8 @@ def test_the_status_is_said_in_words(site: Site, job: Job, client: Client) -> No
     assert "LogBroken" not in text
     assert text.count("Bids were not decided, or late") == 1
     assert "Slots did not begin in time" in text
-    assert "27 Feb: 60 min away" in text
+    assert text.count("27 Feb: 60 min away") == 1
+    assert "99.86 % of 31 days on record" in text
     assert not any("LogEntry" in each["sql"] or "snapshot" in each["sql"] for each in asked)
 
 
