@@ -19,11 +19,8 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import ABSENT, Node, NodeStatus, Zone, ZoneChange
 from marketplace.fleet.policy_settings import (
-    BID_PARAMETERS,
     PARAMETERS,
     POLICY_PARAMETERS,
-    RATE_PARAMETERS,
-    RULE_PARAMETERS,
     Parameter,
     check_policy_settings,
     list_differences,
@@ -61,10 +58,15 @@ LABELS = {
         "while the zone is new, one organisation may hold a part of it only",
     ),
 }
+#: The form's parts, and whether one is folded away: what only an expert touches.
 GROUPS = (
-    ("What is paid", {**RULE_PARAMETERS, **RATE_PARAMETERS}),
-    ("How prices are made", POLICY_PARAMETERS),
-    ("Who may bid", BID_PARAMETERS),
+    (
+        "What is paid",
+        ("fee_per_unit", "posts_rates", "reference_rate_micros", "ask_cap_micros"),
+        False,
+    ),
+    ("Who may bid", ("holding_limit", "refusal_hints"), False),
+    ("How prices are solved", tuple(POLICY_PARAMETERS), True),
 )
 
 
@@ -194,23 +196,25 @@ def _label(name: str) -> str:
 
 
 def _build_fields(given: QueryDict | None, wanted: Mapping[str, Any]) -> list[Any]:
-    """Fields of the form by group: ``(name, label, hint, limits, kind, value)``."""
-    return [
-        (
-            title,
-            [
-                (
-                    name,
-                    *LABELS[name],
-                    "" if parameter.kind is bool else parameter.words,
-                    parameter.kind.__name__,
-                    _show_value(given, wanted, name),
-                )
-                for name, parameter in parameters.items()
-            ],
-        )
-        for title, parameters in GROUPS
-    ]
+    """Parts of the form, ``(title, is folded, fields)``.
+
+    A field is ``(name, label, hint, limits, kind, value)``. What is set is never folded away.
+    """
+    parts: list[Any] = []
+    for title, names, folds in GROUPS:
+        values = {name: _show_value(given, wanted, name) for name in names}
+        fields = [
+            (
+                name,
+                *LABELS[name],
+                "" if PARAMETERS[name].kind is bool else PARAMETERS[name].words,
+                PARAMETERS[name].kind.__name__,
+                values[name],
+            )
+            for name in names
+        ]
+        parts.append((title, folds and not any(values.values()), fields))
+    return parts
 
 
 def _show_value(given: QueryDict | None, wanted: Mapping[str, Any], name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 
 import pytest
@@ -15,7 +16,9 @@ from marketplace.auction.models import Bid
 from marketplace.auction.operator_acts import refund_by_operator
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import Conflict, NotAllowed, UserError
+from marketplace.console.zones import GROUPS, LABELS
 from marketplace.fleet.models import ZoneChange
+from marketplace.fleet.policy_settings import PARAMETERS
 from marketplace.fleet.services import set_policy_settings
 from marketplace.jobs.models import EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.services import dispatch_slots
@@ -204,9 +207,13 @@ def test_the_list_is_by_state_and_finds_by_name_id_and_organisation(operator, so
 
 
 def zone_form(zone, **fields):
-    import json
-
     return {"seen": json.dumps(zone.settings, sort_keys=True), **fields}
+
+
+def test_every_parameter_has_a_field_with_its_words(operator, zone):
+    page = operator.get(f"/operator/zones/{zone.name}").content.decode()
+    assert {name for _, names, _ in GROUPS for name in names} == set(PARAMETERS) == set(LABELS)
+    assert all(f'name="{name}"' in page for name in PARAMETERS)
 
 
 def test_a_change_is_shown_before_it_is_set(operator, zone):
