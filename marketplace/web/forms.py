@@ -379,7 +379,7 @@ class WebhookForm(forms.Form):
         help_text="A channel gets sentences, of: " + ", ".join(NOTICE_KINDS) + ".",
     )
     events = forms.MultipleChoiceField(
-        choices=[(kind, kind) for kind in EVENT_TYPES],
+        choices=[(kind, kind) for kind in dict.fromkeys((*NOTICE_KINDS, *EVENT_TYPES))],
         initial=["job.succeeded", "job.failed"],
         widget=forms.CheckboxSelectMultiple,
     )

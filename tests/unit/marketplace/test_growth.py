@@ -71,7 +71,7 @@ FIXED_NAMES = {
     " SealedSum UnsealedEntry WalletRules",
     "tiers": "ProfitCursor ProfitSum ZoneTiers",
     "vendors": "Listing Vendor",
-    "webhooks": "WebhookEndpoint",
+    "webhooks": "NoticeChoice WebhookEndpoint",
 }
 FIXED = {f"{app}.{name}" for app, names in FIXED_NAMES.items() for name in names.split()}
 OURS = {
