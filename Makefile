@@ -247,6 +247,10 @@ bench-tiers: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_tiers_live
 	@$(PYTHON) -m tests.benchmarks.bench_move
 
+.PHONY: bench-pages
+bench-pages: setup-dev browser ## Bytes and requests of an open tab, seen and hidden
+	@$(PYTHON) -W ignore -m tests.benchmarks.bench_pages
+
 screens: setup-dev browser ## Take the pictures under docs/screens
 	@$(PYTHON) -m tests.browser.screens
 

@@ -102,7 +102,7 @@ def _shrink(file: Path) -> None:
 def take_screens(camera: Camera) -> None:
     place = camera.place
     with camera.person(place.owner) as owner:
-        job = _job_sold(owner)
+        job = sell_job(owner)
         camera.take(owner, "job", job)
         camera.take(owner, "job-cancel", f"{job}/cancel")
         for theme, phone, suffix in (("dark", False, "dark"), ("light", True, "phone")):
@@ -115,6 +115,7 @@ def take_screens(camera: Camera) -> None:
         expect(owner.page.locator(".verdict")).to_contain_text("Everything holds.")
         camera.take(owner, "job-receipt")
         camera.take(owner, "jobs", "/jobs")
+        _take_stops(camera, owner, job)
         _bid_filled(owner)
         camera.take(owner, "bid-new")
         _bid_filled(owner, limit="0.000001")
@@ -139,6 +140,7 @@ def take_screens(camera: Camera) -> None:
     with camera.person(None) as stranger:
         camera.take(stranger, "market", "/")
         camera.take(stranger, "quote", "/quote")
+        camera.take(stranger, "verify", "/verify")
         camera.take(stranger, "sign-in", "/accounts/login/")
     with camera.person(place.provider) as provider:
         camera.take(provider, "nodes", "/nodes")
@@ -186,6 +188,38 @@ def _take_console(camera: Camera, operator: Visitor, job: str) -> None:
                 camera.take(other, f"{name}-{suffix}", path)
 
 
+def _take_stops(camera: Camera, owner: Visitor, first: str) -> None:
+    """A job that is paused and resumed, beside the one that is done, and what that one made."""
+    page = owner.page
+    second = sell_job(owner, name="support-tone-v4")
+    camera.take(owner, "job-pause", f"{second}/pause")
+    owner.go(f"{second}/pause")
+    page.get_by_role("button", name=re.compile("^Pause")).click()
+    expect(page.get_by_role("link", name="Resume…")).to_be_visible()
+    camera.take(owner, "job-resume", f"{second}/resume")
+    owner.go(first)
+    expect(page.get_by_role("link", name="Download adapter")).to_be_visible(
+        timeout=20 * PATIENCE_MS
+    )
+    jobs = "&".join(f"job={path.rpartition('/')[2]}" for path in (first, second))
+    adapter = first.replace("/jobs/", "/adapters/")
+    places = {
+        "job-compare": f"/jobs/compare?{jobs}",
+        "adapters": "/adapters",
+        "adapter": adapter,
+        "notices": "/notices",
+        "notice-settings": "/notices/settings",
+        "train": "/train",
+        "find": "/find?q=tone",
+    }
+    for name, path in places.items():
+        camera.take(owner, name, path)
+    for theme, phone, suffix in (("dark", False, "dark"), ("light", True, "phone")):
+        with camera.person(camera.place.owner, theme=theme, phone=phone) as other:
+            for name in ("job-compare", "adapter", "notices", "train"):
+                camera.take(other, f"{name}-{suffix}", places[name])
+
+
 def _bid_filled(
     visitor: Visitor, *, limit: str | None = None, name: str = "support-tone-v3"
 ) -> None:
@@ -230,10 +264,10 @@ def _plan_made(owner: Visitor) -> str:
     return page.url.removeprefix(owner.url)
 
 
-def _job_sold(owner: Visitor) -> str:
+def sell_job(owner: Visitor, *, name: str = "support-tone-v3") -> str:
     """Place a bid and wait until its job is well under way; the path of its page."""
     page = owner.page
-    _bid_filled(owner)
+    _bid_filled(owner, name=name)
     page.locator("#place").click()
     link = page.get_by_role("link", name="Follow the job")
     expect(link).to_be_visible(timeout=2 * PATIENCE_MS)
