@@ -30,6 +30,7 @@ from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import ABSENT, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import count_offered_nodes, get_open_zone, list_open_zones
 from marketplace.jobs.models import Job, JobStatus
+from marketplace.web.presenters.finished import list_finished_jobs
 from marketplace.web.presenters.status import PARTS, describe_parts, describe_zones
 from marketplace.web.presenters.utilisation import Heat, HeatNode, build_heat
 from marketplace.web.views.requests import public_page
@@ -182,6 +183,7 @@ def count_market_figures(zone: Zone) -> dict[str, Any]:
         "decide_s": speed.total_seconds() if speed is not None else None,
         "in_time_share": sum(in_time) / len(in_time) if in_time else None,
         "of": LATEST,
+        "finished": list_finished_jobs(zone),
         "nodes_online": nodes.filter(status=NodeStatus.ONLINE).count(),
         "nodes": nodes.count(),
         "nodes_offered": count_offered_nodes(zone),
