@@ -45,7 +45,7 @@ def open_door(request: PageRequest) -> HttpResponse:
     """Lead somebody who signed in to the home of what they do here."""
     if request.user.is_operator:
         return redirect("operator")
-    return redirect("provide_home" if request.organisation.is_provider else "job_list")
+    return redirect("provide_home" if request.organisation.is_provider else "train_home")
 
 
 @page

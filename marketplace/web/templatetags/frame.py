@@ -79,6 +79,7 @@ def list_nav_groups(request: Any) -> tuple[NavGroup, ...]:
         NavGroup(
             "",
             (
+                link("Home", "train_home", "home"),
                 link("Jobs", "job_list", "jobs"),
                 link("New bid", "bid_new", "plus"),
                 link("Express", "express_new", "bolt"),

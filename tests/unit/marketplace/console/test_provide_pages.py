@@ -68,7 +68,7 @@ def finish(node):
 
 
 @pytest.mark.parametrize(
-    ("who", "door"), [("provider", "/provide"), ("owner", "/jobs"), ("operator", "/operator")]
+    ("who", "door"), [("provider", "/provide"), ("owner", "/train"), ("operator", "/operator")]
 )
 def test_sign_in_leads_to_the_door_of_what_somebody_does(who, door, node, client):
     person = {
