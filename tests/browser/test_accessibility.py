@@ -25,7 +25,7 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 COLOUR_RULES = ["color-contrast", "link-in-text-block"]
 
 PAGES = {
-    "nobody": ("/", "/quote", "/accounts/login/", "/accounts/signup/"),
+    "nobody": ("/", "/quote", "/verify", "/accounts/login/", "/accounts/signup/"),
     "owner": (
         "/",
         "/jobs",
@@ -34,6 +34,11 @@ PAGES = {
         "/wallet?view=double",
         "/datasets",
         "/settings/api-keys",
+        "/train",
+        "/adapters",
+        "/notices",
+        "/notices/settings",
+        "/find?q=tone",
     ),
     "provider": ("/nodes", "/nodes/new", "/provide", "/provide/earnings?by=node"),
     "operator": ("/operator", "/operator/machines", "/operator/jobs?show=all", "/operator/zones"),
@@ -53,6 +58,7 @@ SOLD = (
     "/jobs/{job}/config",
     "/jobs/{job}/receipt",
     "/jobs/compare?job={job}",
+    "/adapters/{job}",
 )
 WITHIN_S = 300.0
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"

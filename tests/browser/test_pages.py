@@ -21,6 +21,12 @@ OWNER_PAGES = (
     "/wallet?view=double",
     "/datasets",
     "/settings/api-keys",
+    "/train",
+    "/adapters",
+    "/notices",
+    "/notices/settings",
+    "/find?q=a",
+    "/verify",
 )
 
 
@@ -45,6 +51,24 @@ def test_the_heat_map_is_walked_by_keyboard(visitor: Visitor) -> None:
     expect(tip).not_to_have_text(said)
     page.keyboard.press("Escape")
     expect(tip).to_be_hidden()
+
+
+def test_the_palette_finds_a_page_with_the_keyboard_alone(owner: Visitor) -> None:
+    owner.go("/jobs")
+    page = owner.page
+    page.keyboard.press("Control+k")
+    words = page.get_by_role("combobox", name="Find jobs")
+    expect(words).to_be_focused()
+    words.fill("api keys")
+    expect(page.get_by_role("option", name="API keys").first).to_have_attribute(
+        "aria-selected", "true"
+    )
+    page.keyboard.press("Escape")
+    expect(words).to_be_hidden()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("option", name="API keys").first).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{owner.url}/settings/api-keys")
 
 
 def test_a_page_that_needs_a_person_asks_who_it_is(visitor: Visitor) -> None:

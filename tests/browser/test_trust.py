@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
 from tests.browser.visitor import Visitor
+from tests.conftest import Market
 
 pytestmark = pytest.mark.browser
 
@@ -78,6 +80,38 @@ def test_a_record_with_one_changed_figure_is_found_out(owner: Visitor, support_t
     page.get_by_role("button", name="Check it here").click()
     expect(page.locator("[data-proof-result]")).to_have_attribute("data-tone", "bad")
     expect(page.locator(".checks li.bad").first).to_be_visible()
+
+
+def fetch(page: Page, path: str) -> dict[str, Any]:
+    """A file of the market as a stranger would keep it."""
+    answer = page.request.get(path)
+    assert answer.ok
+    return {"name": path.rpartition("/")[2], "mimeType": "text/plain", "buffer": answer.body()}
+
+
+def test_anybody_checks_a_record_and_a_transcript_and_finds_a_forged_one(
+    owner: Visitor, market: Market, support_tone: bytes
+) -> None:
+    refused_bid(owner, support_tone, name="verified")
+    page, url = owner.page, owner.url
+    bid = page.locator("form[data-proof]").get_attribute("data-bid")
+    record = fetch(page, f"{url}/bids/{bid}/proof")
+    log = fetch(page, f"{url}/market/{market.zone}/transcript")
+    heads = fetch(page, f"{url}/market/{market.zone}/heads")
+    owner.go("/verify")
+    verdict = page.locator("#verify-result .verdict")
+    files = page.locator("#verify-file")
+    files.set_input_files([record, log, heads])
+    expect(verdict).to_contain_text("Everything holds.")
+    expect(page.locator("#verify-result")).to_contain_text("The log is one unbroken chain")
+    expect(page.locator("#verify-result")).to_contain_text("This market publishes the key")
+
+    forged = log | {"buffer": log["buffer"].replace(b'"compute_demand":', b'"compute_demand":1', 1)}
+    assert forged != log
+    files.set_input_files([forged])
+    expect(page.locator("#verify-result")).to_have_attribute("data-tone", "bad")
+    files.set_input_files([{"name": "x.json", "mimeType": "text/plain", "buffer": b"{}"}])
+    expect(verdict).to_contain_text("The file cannot be checked")
 
 
 def focused(locator: Locator) -> bool:
