@@ -119,7 +119,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
     yield
     from django.db import connection
 
-    from marketplace.auction.bidding.listener import listener
+    from marketplace.auction.bidding.wait import listener
 
     listener.close()
     # Threads that served requests keep their connections, and PostgreSQL drops no database in use.

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from concurrent.futures import wait
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding.job_request import JobRequest
-from marketplace.auction.bidding.listener import listener
+from marketplace.auction.bidding.limits import build_crowd_refusal, count_job_room
 from marketplace.auction.bidding.measure import (
     RATES_KEPT_S,
     MeasuredJob,
     find_verified_only,
     measure_job,
 )
-from marketplace.auction.bidding.new_accounts import build_crowd_refusal, count_job_room
 from marketplace.auction.bidding.terms import check_name
+from marketplace.auction.bidding.wait import wait_for
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.queue import enqueue
@@ -48,8 +45,6 @@ SAFETY = 1.25
 FORWARD_SHARE = 1 / 3
 #: Requests of one organisation that may wait for an answer in a zone at once.
 PENDING_MAX = 16
-#: Seconds a request waits for its answer before the answer says where to look.
-WAIT_S = 2.0
 #: What gangs a zone's nodes allow is read so often for prices; an answer reads it again.
 _gang_rules: TtlCache[GangRules] = TtlCache(for_s=RATES_KEPT_S)
 
@@ -355,18 +350,11 @@ def get_request(organisation: Organisation, request_id: str) -> ExpressRequest:
 
 
 def wait_for_answer(request: ExpressRequest, *, timeout_s: float | None = None) -> ExpressRequest:
-    """The request once it is answered, or as it stands after ``timeout_s`` (``WAIT_S``).
-
-    Call outside a transaction, as ``wait_for_bid``.
-    """
-    ends_at = time.monotonic() + (WAIT_S if timeout_s is None else timeout_s)
-    listener.listen()
-    with listener.expecting(request.pk) as answered:
-        while True:
-            found = ExpressRequest.objects.select_related("zone", "dataset").get(pk=request.pk)
-            left_s = ends_at - time.monotonic()
-            if left_s <= 0 or found.status != RequestStatus.PENDING:
-                return found
-            if not connection.in_atomic_block:
-                connection.close()
-            wait([answered], timeout=min(left_s, listening.LOOK_EVERY_S))
+    """The request once it is answered, or as it stands after ``timeout_s``; as ``wait_for_bid``."""
+    rows = ExpressRequest.objects.select_related("zone", "dataset")
+    return wait_for(
+        request.pk,
+        lambda: rows.get(pk=request.pk),
+        waits=lambda found: found.status == RequestStatus.PENDING,
+        timeout_s=timeout_s,
+    )

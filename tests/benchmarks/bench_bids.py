@@ -146,7 +146,7 @@ def main(argv: list[str]) -> int:
         from django.core.management import call_command
         from django.db import connection
 
-        from marketplace.auction.bidding.listener import listener
+        from marketplace.auction.bidding.wait import listener
         from marketplace.config.asgi import application
 
         call_command("migrate", verbosity=0, interactive=False)

@@ -10,8 +10,7 @@ from django.db import connection, connections, transaction
 from django.test import override_settings
 
 from marketplace.auction.bidding.cancel import cancel_bid
-from marketplace.auction.bidding.listener import listener
-from marketplace.auction.bidding.wait import wait_for_bid
+from marketplace.auction.bidding.wait import listener, wait_for_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import decide_pending_bids

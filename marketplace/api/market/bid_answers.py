@@ -28,11 +28,10 @@ from marketplace.api.market.asked_bids import (
 )
 from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.api.problems import build_problem
-from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding import wait
-from marketplace.auction.bidding.listener import listener
 from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
+from marketplace.auction.bidding.wait import listener
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import refresh_bids
 from marketplace.common import clock
@@ -80,7 +79,7 @@ async def place_and_answer(asked: AskedBid) -> Response:
         is_decided = placed.earlier
         while True:
             if not is_decided:
-                await _wait(decided, min(listening.LOOK_EVERY_S, ends_at - loop.time()))
+                await _wait(decided, min(wait.LOOK_EVERY_S, ends_at - loop.time()))
             is_last = loop.time() >= ends_at
             try:
                 found = _reading.submit(_Look(placed, is_last))
@@ -89,7 +88,7 @@ async def place_and_answer(asked: AskedBid) -> Response:
                 if is_last:
                     raise
                 log.warning("bid %s could not be read; trying again", placed.bid.pk, exc_info=True)
-                await asyncio.sleep(min(listening.LOOK_EVERY_S, ends_at - loop.time()))
+                await asyncio.sleep(min(wait.LOOK_EVERY_S, ends_at - loop.time()))
                 continue
             if response is not None:
                 if not placed.earlier:

@@ -18,7 +18,6 @@ from marketplace.api.batching import Batcher
 from marketplace.api.callers import KEYS_KEPT_S
 from marketplace.api.market import asked_bids, bid_answers
 from marketplace.api.market.asked_bids import AskedBid
-from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding import wait
 from marketplace.auction.bidding.place import PlacedBid
 from marketplace.auction.lane import wakeups
@@ -26,6 +25,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock
+from marketplace.common.db.notifications import NotificationListener
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job
 from marketplace.payments.ledger_checks import check_ledger
@@ -347,13 +347,13 @@ def test_caller_who_leaves_while_the_bid_waits_finds_it_under_the_key(api, zone,
     request = request_of(api, body_of(api, zone), key="k1")
     leaving = LeavingCaller(request)
     placed = threading.Event()
-    expecting = listening.NotificationListener.expecting
+    expecting = NotificationListener.expecting
 
     def expecting_noted(listener, bid_id):
         placed.set()
         return expecting(listener, bid_id)
 
-    monkeypatch.setattr(listening.NotificationListener, "expecting", expecting_noted)
+    monkeypatch.setattr(NotificationListener, "expecting", expecting_noted)
 
     async def talk(client):
         gone = asyncio.create_task(leaving.send())
@@ -378,13 +378,13 @@ def test_decision_whose_notification_is_lost_is_found_by_looking(api, zone, lane
 def test_decision_heard_of_before_the_waiting_began_is_answered_at_once(api, zone, monkeypatch):
     """The lane may be quicker than the way from the placing thread to the event loop."""
     monkeypatch.setattr(wait, "WAIT_S", 30.0)
-    monkeypatch.setattr(listening, "LOOK_EVERY_S", 20.0)
+    monkeypatch.setattr(wait, "LOOK_EVERY_S", 20.0)
     place = bid_answers.place_bids
 
     def place_and_decide(*, asked, now):
         placed = place(asked=asked, now=now)
         [bid_id] = [item.bid.pk for item in placed if isinstance(item, PlacedBid)]
-        with listening.listener.expecting(bid_id) as heard:
+        with wait.listener.expecting(bid_id) as heard:
             decide_pending_bids(zone=zone, now=now)
             heard.result(60)
         return placed

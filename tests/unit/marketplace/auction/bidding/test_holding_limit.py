@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from marketplace.auction.bidding import holding_limit
-from marketplace.auction.bidding.holding_limit import find_room_left
+from marketplace.auction.bidding import limits
+from marketplace.auction.bidding.limits import find_room_left
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.common.errors import UserError
@@ -74,7 +74,7 @@ def test_waiting_bids_and_cells_to_come_count_until_a_quarter_and_the_next_bid_h
 
 
 def test_it_ends_when_others_have_bought(zone, owner, monkeypatch):
-    monkeypatch.setattr(holding_limit, "OTHERS_WON", 2)
+    monkeypatch.setattr(limits, "OTHERS_WON", 2)
     for organisation in (owner, owner, builders.organisation(usd="10")):
         market.bid(organisation, zone, slots=9)
     decide_pending_bids(zone=zone, now=NOW)
@@ -107,7 +107,7 @@ def test_a_node_is_never_too_much_and_a_zone_of_one_node_has_no_limit(owner):
 
 
 def test_nothing_is_lost_to_a_bid_that_was_refused_before_it_was_stored(zone, owner, monkeypatch):
-    monkeypatch.setattr(holding_limit, "find_most_held", lambda *_, **__: 4_000.0)
+    monkeypatch.setattr(limits, "find_most_held", lambda *_, **__: 4_000.0)
     with pytest.raises(UserError, match="This market is new"):
         market.bid(owner, zone, epochs=50, slots=9)
     assert get_wallet(organisation=owner) == Wallet(available_micros=1_000_000_000, held_micros=0)
