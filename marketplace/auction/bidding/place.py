@@ -181,7 +181,7 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
             answers=asked.quotes,
             now=now,
         )
-    return Bid(
+    bid = Bid(
         zone=asked.zone,
         organisation=asked.organisation,
         placed_by=asked.placed_by,
@@ -199,6 +199,10 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
         rates=measured.work.rates,
         offers=[offer.to_json() for offer in offers],
     )
+    if terms.dataset == asked.dataset.pk:
+        # Who answers the request shows some of it.
+        bid.dataset = asked.dataset
+    return bid
 
 
 def _store(

@@ -29,9 +29,9 @@ RUN_FOR = timedelta(seconds=0.5)
 #: A batch of this many bids is part of a crowd. Its next one begins this time after it began, if
 #: others come by then: larger batches cost each bid less, and a machine that is not kept busy with
 #: small ones answers sooner. It is a little longer than between two batches of the API
-#: (``CROWD_PACE_S``): the run then goes on with the next one, which costs less than a wake-up and a
-#: run for each.
-CROWD, CROWD_PACE = 4, timedelta(milliseconds=35)
+#: (``PACE_S``): the run then goes on with the next one, which costs less than a wake-up and a run
+#: for each.
+CROWD, CROWD_PACE = 2, timedelta(milliseconds=45)
 #: What else the lane is asked to do for a zone before a run and between two batches of a crowd, by
 #: rooms that the auction does not know: their customers wait for one batch, not for a run.
 BETWEEN_BATCHES: list[Callable[[Zone, Callable[[], datetime]], object]] = []

@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.api.market.bid_answers import build_responses
+from marketplace.auction.bidding.place import PlacedBid
 from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, NotFound, PaymentRequired, UserError
 from marketplace.payments.ledger_checks import check_ledger
@@ -46,6 +48,15 @@ def test_placed_bid_is_pending_and_its_price_is_held(zone, owner):
     assert get_wallet(organisation=owner) == Wallet(
         available_micros=6_000_000, held_micros=4_000_000
     )
+
+
+def test_placed_bid_is_answered_without_reading_its_data_again(
+    zone, owner, django_assert_num_queries
+):
+    bid = market.bid(owner, zone, price_micros=1_000_000)
+    with django_assert_num_queries(0):
+        [answer] = build_responses([PlacedBid(bid)])
+    assert (answer.status_code, answer.data["dataset_id"]) == (202, bid.dataset_id)
 
 
 def test_bids_arrive_in_rising_order(zone, owner):
