@@ -21,6 +21,7 @@ from marketplace.auction.models import Alert, Bid
 from marketplace.auction.probes import name_zone_task
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.models import Heartbeat
+from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import dispatch_slots, record_progress, store_adapter
 from scheduler.auction.audit.transcripts import verify_transcript
