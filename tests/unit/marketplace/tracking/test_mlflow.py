@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from marketplace.tracking.services import set_tracking_key, track_bid
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from tests.conftest import ROOT
+from tests.own_environment import find_own_python
 from tests.unit.marketplace.tracking.test_sending import job, measure, run_sending
 from tests.waiting import until
 from workers.protocol.reports import SliceEnd
@@ -203,7 +202,7 @@ def test_a_bid_has_a_run_at_each_service_and_each_has_its_own_key(job):
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
     """A MLflow server of its own package; ``MLFLOW_PYTHON`` is an environment that has it."""
-    python = os.environ.get("MLFLOW_PYTHON") or install(tmp_path / "own")
+    python = find_own_python("mlflow.txt", tmp_path / "own", variable="MLFLOW_PYTHON")
     address = f"http://127.0.0.1:{find_free_port()}"
     process = subprocess.Popen(
         (
@@ -223,16 +222,6 @@ def server(tmp_path: Path) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
-
-
-def install(folder: Path) -> str:
-    subprocess.run((sys.executable, "-m", "venv", str(folder)), check=True)
-    python = str(folder / "bin" / "python")
-    needed = ROOT / "tests" / "interop" / "mlflow.txt"
-    subprocess.run(
-        (python, "-m", "pip", "install", "--quiet", "--requirement", str(needed)), check=True
-    )
-    return python
 
 
 def answers(address: str) -> bool:
@@ -284,7 +273,9 @@ def test_a_run_grows_at_a_real_server_and_each_step_stands_there_once(server, jo
     again = read_run(server, job.pk)
     assert again["info"]["run_id"] == run["info"]["run_id"]
     assert again["info"]["status"] == "FINISHED"
-    assert read_losses(server, run["info"]["run_id"]) == [(1, 2.5), (2, 2.25), (3, 2.0)]
+    losses = read_losses(server, run["info"]["run_id"])
+    assert losses == [(1, 2.5), (2, 2.25), (3, 2.0)]
+    print(f"mlflow {httpx.get(f'{server}/version').text} | a run with its losses | {losses}")
     whole = json.dumps(again)
     node = job.zone.nodes.get()
     for secret in (node.name, node.pk, str(job.price_micros), job.organisation_id):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import builders
-from tests.conftest import ROOT
+from tests.own_environment import INTEROP, find_own_python, run_program
 from tests.unit.marketplace.api.openai.test_tools import zone as tool_zone
 from workers.protocol.generation import Written
 
@@ -22,7 +19,6 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 
-INTEROP = ROOT / "tests" / "interop"
 zone = tool_zone
 
 
@@ -39,22 +35,6 @@ def fill(schema: dict[str, Any], whole: dict[str, Any]) -> Any:
     return {"boolean": True, "string": "x"}[schema["type"]]
 
 
-def run(*command: str, **more: str) -> str:
-    done = subprocess.run(
-        command, env=os.environ | more, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def install(folder: Path) -> str:
-    run(sys.executable, "-m", "venv", str(folder))
-    python = str(folder / "bin" / "python")
-    needed = ["--requirement", str(INTEROP / "requirements.txt")]
-    run(python, "-m", "pip", "install", "--quiet", *needed)
-    return python
-
-
 def test_langchain_instructor_and_litellm_get_structured_answers_and_calls(
     web: str, owner: Any, zone: Any, runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,9 +49,9 @@ def test_langchain_instructor_and_litellm_get_structured_answers_and_calls(
         tell(Written(question.token, text, prompt_tokens=1, answer_tokens=9, finish="stop"))
 
     monkeypatch.setattr(runtime, "answer", answer)
-    python = os.environ.get("INTEROP_PYTHON") or install(tmp_path / "own")
+    python = find_own_python("requirements.txt", tmp_path / "own", variable="INTEROP_PYTHON")
     _, secret = builders.api_key(owner)
-    said = run(
+    said = run_program(
         python,
         str(INTEROP / "talk.py"),
         OPENAI_BASE_URL=f"{web}/v1",
