@@ -11,6 +11,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Concat
 
 from marketplace.accounts.models import Organisation
+from marketplace.auction.bid_words import build_query, build_vector
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import DECISION_FIELDS
 from marketplace.auction.models import Bid, BidStatus, Bundle, Pricing
@@ -23,6 +24,8 @@ from marketplace.payments.models import Hold
 from scheduler.auction.engine.price_policies import SELLING_POLICY
 
 DECISIONS_SHOWN = 20
+#: Of an owner's bids, those that are read in search of words before the index is.
+LOOKED_AT = 200
 
 
 def annotate_refunds(bids: QuerySet[Bid]) -> QuerySet[Bid]:
@@ -216,6 +219,36 @@ def get_policy_in_force(zone: Zone) -> str:
     """The policy that prices the zone's next bid."""
     found = Pricing.objects.filter(zone=zone).values_list("policy", flat=True).first()
     return found or SELLING_POLICY
+
+
+def search_bids(
+    bids: QuerySet[Bid], *, organisation: Organisation, words: str, limit: int
+) -> list[Bid]:
+    """The first of an organisation's bids, of ``list_bids``, by an id or by words.
+
+    The id is a bid's or its job's. Each word is the start of one in the name; or all of it is a
+    part of the base model's name.
+    """
+    by_id = words.lower()
+    jobs = Job.objects.filter(pk=by_id, organisation=organisation)
+    named = list(bids.filter(pk__in=[by_id, *jobs.values_list("bid_id", flat=True)]))
+    if named:
+        return named
+    zones = Zone.objects.filter(base_model_name__icontains=words)
+    query = build_query(
+        words,
+        organisation_id=organisation.pk,
+        zone_ids=list(zones.values_list("pk", flat=True)),
+    )
+    if query is None:
+        return []
+    # What is common is found among the latest; of what is not there the index has little.
+    latest = list(bids.values_list("pk", flat=True)[:LOOKED_AT])
+    common = bids.filter(pk__in=latest).annotate(words=build_vector(is_indexed=False))
+    found = list(common.filter(words=query)[:limit])
+    if len(found) == limit or len(latest) < LOOKED_AT:
+        return found
+    return list(bids.annotate(words=build_vector()).filter(words=query)[:limit])
 
 
 def list_bids_set_aside() -> QuerySet[Bid]:

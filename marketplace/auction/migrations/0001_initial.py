@@ -8,6 +8,10 @@ import pgtrigger.compiler
 import pgtrigger.migrations
 from django.conf import settings
 import workers.protocol.job_terms
+import django.contrib.postgres.indexes
+import django.contrib.postgres.search
+import django.db.models.functions.text
+import marketplace.auction.bid_words
 from django.db import migrations, models
 
 
@@ -290,10 +294,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='bid',
-            index=models.Index(fields=['zone', '-position'], name='auction_bid_decided'),
-        ),
-        migrations.AddIndex(
-            model_name='bid',
             index=models.Index(fields=['created_at'], name='auction_bid_of_day'),
         ),
         migrations.AddIndex(
@@ -411,5 +411,9 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['since_at'], name='alert_by_time')],
                 'constraints': [models.UniqueConstraint(condition=models.Q(('ended_at', None)), fields=('label', 'zone'), name='alert_open_once')],
             },
+        ),
+        migrations.AddIndex(
+            model_name='bid',
+            index=django.contrib.postgres.indexes.GinIndex(django.contrib.postgres.search.SearchVector(django.db.models.functions.text.Concat(django.db.models.functions.text.Replace(django.db.models.functions.text.Concat(models.Value(' '), marketplace.auction.bid_words.PartedText(models.F('name')), output_field=models.TextField()), models.Value(' '), django.db.models.functions.text.Concat(models.Value(' '), django.db.models.functions.text.Replace(models.F('organisation_id'), models.Value('_'), models.Value(''), output_field=models.CharField()), output_field=models.TextField()), output_field=models.TextField()), models.Value(' '), django.db.models.functions.text.Replace(models.F('organisation_id'), models.Value('_'), models.Value(''), output_field=models.CharField()), django.db.models.functions.text.Replace(models.F('zone_id'), models.Value('_'), models.Value(''), output_field=models.CharField()), output_field=models.TextField()), config='simple'), name='auction_bid_words'),
         ),
     ]

@@ -6,9 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import F, Func, Q, Value
 
+from marketplace.auction.bid_words import build_vector
 from marketplace.common.brief_json import BriefJSONField
 from marketplace.common.models import IdField, ValueField
 from marketplace.jobs.usual_terms import USUAL_TERMS
@@ -281,7 +283,7 @@ class Bid(models.Model):
                 condition=Q(status__in=["refused", "cancelled"]),
                 name="auction_bid_lost",
             ),
-            models.Index(fields=["zone", "-position"], name="auction_bid_decided"),
+            GinIndex(build_vector(), name="auction_bid_words"),
             # The figures of a day, however many there were before.
             models.Index(fields=["created_at"], name="auction_bid_of_day"),
             models.Index(fields=["decided_at"], name="auction_bid_answered"),

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.auction.selectors import list_bids
+from marketplace.auction.selectors import list_bids, search_bids
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import first_id
@@ -55,7 +55,7 @@ def _list_page(owner: Organisation, chosen: str, *, find: str, before: str) -> l
 
     Each tab has an index: one with few rows reads few of all bids.
     """
-    bids = list_bids(owner).filter(_find_in(find)) if find else list_bids(owner)
+    bids = list_bids(owner)
     if before:
         bids = bids.filter(pk__lt=before)
     if chosen == "refused":
@@ -67,13 +67,10 @@ def _list_page(owner: Organisation, chosen: str, *, find: str, before: str) -> l
         names = [*running.values_list("bid_id", flat=True), *pending.values_list("pk", flat=True)]
         won = bids.filter(status=BidStatus.ADMITTED)
         bids = won.exclude(pk__in=names) if chosen == "done" else bids.filter(pk__in=names)
-    return list(bids[: ROWS_PER_PAGE + 1])
-
-
-def _find_in(words: str) -> Q:
-    jobs = Job.objects.filter(pk__icontains=words).values("bid_id")
-    named = Q(name__icontains=words) | Q(pk__icontains=words)
-    return named | Q(zone__base_model_name__icontains=words) | Q(pk__in=jobs)
+    limit = ROWS_PER_PAGE + 1
+    if find:
+        return search_bids(bids, organisation=owner, words=find, limit=limit)
+    return list(bids[:limit])
 
 
 def _rows(bids: list[Bid], *, now: datetime) -> list[dict[str, Any]]:
