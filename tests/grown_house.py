@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.db import connection, models, transaction
 
@@ -19,6 +20,8 @@ from tests.outer_blocks import build_outer_block
 
 #: Stands in a row's text where the number of the copy does.
 _MARK = "¤"
+#: Of a dense id, with the number of the copy.
+_COPY_OF_UUID = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(\d+)")
 #: How much earlier each copy happened than the one before.
 EARLIER = timedelta(minutes=10)
 #: Between the numbers of two copies, above all that a test counts.
@@ -95,8 +98,13 @@ def _copy(
     for n in range(1, times + 1):
         changed = {name: value + n * _APART for name, value in numbers.items()}
         changed |= {name: (at - n * EARLIER).isoformat() for name, at in moments.items()}
-        copy = json.loads(text.replace(_MARK, f"-{n}"))
-        yield json.dumps(copy | changed, ensure_ascii=False)
+        copied_text = _COPY_OF_UUID.sub(_count_up, text.replace(_MARK, f"-{n}"))
+        yield json.dumps(json.loads(copied_text) | changed, ensure_ascii=False)
+
+
+def _count_up(found: re.Match[str]) -> str:
+    # Ids of one moment follow each other.
+    return str(UUID(int=UUID(found[1]).int + (int(found[2]) << 40)))
 
 
 def _list_shifted(model: type[models.Model], copied: Collection[type[models.Model]]) -> set[str]:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime
+from uuid import UUID
 
 from ulid import ULID
 
@@ -22,6 +23,22 @@ def new_id(prefix: str) -> str:
 def first_id(prefix: str, at: datetime) -> str:
     """An id that none made at a moment or later comes before."""
     return f"{prefix}_{str(ULID.from_datetime(at))[:10].lower()}{'0' * 16}"
+
+
+def to_uuid(text: str) -> UUID:
+    """The 128 bits of an id, without what it says of its kind.
+
+    Raises
+    ------
+    ValueError
+        It has no ULID.
+    """
+    return ULID.from_str(text[-ULID_LENGTH:].upper()).to_uuid()
+
+
+def from_uuid(prefix: str, value: UUID) -> str:
+    """The id of a kind of row that has these bits; they sort as ids do."""
+    return f"{prefix}_{str(ULID.from_uuid(value)).lower()}"
 
 
 def is_id(text: str) -> bool:

@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.db.models.fields.json import KeyTransform
 
 from marketplace.common.brief_json import BriefJSONField, Usual
-from marketplace.common.ids import new_id
+from marketplace.common.ids import from_uuid, new_id, to_uuid
 from workers.protocol.wire import from_json, to_json
 
 ID_LENGTH = 40
@@ -40,6 +40,28 @@ class IdField(models.CharField):
         return name, path, args, kwargs | {"prefix": self.prefix}
 
 
+class DenseIdField(IdField):
+    """The same id, of which the database has the 16 bytes that tell it from others.
+
+    For tables with many rows and keys that only the market itself asks for: of what is no id it
+    raises ``ValueError``. Foreign keys follow.
+    """
+
+    def db_type(self, connection: Any) -> str:
+        return "uuid"
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        return None if value is None else from_uuid(self.prefix, value)
+
+    def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
+        found = super().get_db_prep_value(value, connection, prepared)
+        if not isinstance(found, str):
+            return found
+        if not found.startswith(f"{self.prefix}_"):
+            raise ValueError(f"{found!r} is no id of {self.prefix}")
+        return to_uuid(found)
+
+
 class ValueEncoder(json.JSONEncoder):
     """Writes values for the back office, which shows fields by their encoder."""
 
@@ -59,7 +81,8 @@ class ValueField(BriefJSONField):
 
     def __init__(self, *, kind: type[Any], **kwargs: Any) -> None:
         self.kind = kind
-        super().__init__(**kwargs | {"encoder": ValueEncoder})
+        kwargs["encoder"] = ValueEncoder
+        super().__init__(**kwargs)
 
     def deconstruct(self) -> Any:
         name, path, args, kwargs = super().deconstruct()

@@ -8,12 +8,23 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
-from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
+from django.db.models import (
+    Case,
+    F,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    Value,
+    When,
+)
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
 from marketplace.payments.account_sums import annotate_all_totals, annotate_totals
+from marketplace.payments.earning_sums import find_wrong_sums
 from marketplace.payments.models import (
     MICROS_PER_CENT,
     PAYMENT_OVER,
@@ -89,7 +100,7 @@ class LedgerCheck:
     #: Holds that say another charge, refund or vendor's pay than their postings.
     wrong_charges: tuple[str, ...]
     #: References of pay that is not the sum of its earnings, and, in the whole check, organisations
-    #: whose pending pay is not that of theirs.
+    #: whose pending pay is not that of theirs, or one of their sums.
     wrong_earnings: tuple[str, ...]
     shared_asks: SharedAsks
     #: What the account of authorised amounts has beyond bids that cards have still to pay; zero.
@@ -296,7 +307,9 @@ def _find_wrong_earnings(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[s
         amount_micros=F("earned_micros")
     )
     found = tuple(wrong.order_by("pk").values_list("entry__reference", flat=True))
-    return found + _find_wrong_pending() if is_whole else found
+    if not is_whole:
+        return found
+    return found + tuple(sorted({*_find_wrong_pending(), *find_wrong_sums()}))
 
 
 def _find_wrong_pending() -> tuple[str, ...]:

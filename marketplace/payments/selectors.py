@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from itertools import groupby
 from typing import NamedTuple
 
-from django.db.models import Count, F, Q, Sum
+from django.db.models import F, Q, Sum
 from django.db.models.functions import Coalesce, TruncDate
 
 from marketplace.accounts.models import Organisation
@@ -22,6 +22,7 @@ from marketplace.payments.models import (
     Distribution,
     Earning,
     EarningKind,
+    EarningSum,
     EntryKind,
     Hold,
     LedgerAccount,
@@ -149,18 +150,18 @@ def list_earning_days(
     """
     first = until - timedelta(days=days - 1)
     begins, ends = (datetime.combine(day, time(), zone) for day in (first, until + timedelta(1)))
-    lines = Earning.objects.filter(organisation=organisation, returned_at=None)
+    sums = EarningSum.objects.filter(organisation=organisation, lines__gt=0)
     found = {
         day: (amount, count)
-        for day, amount, count in lines.filter(accrued_at__gte=begins, accrued_at__lt=ends)
-        .annotate(day=TruncDate("accrued_at", tzinfo=zone))
+        for day, amount, count in sums.filter(starts_at__gte=begins, starts_at__lt=ends)
+        .annotate(day=TruncDate("starts_at", tzinfo=zone))
         .values_list("day")
-        .annotate(Sum("amount_micros"), Count("pk"))
+        .annotate(Sum("amount_micros"), Sum("lines"))
     }
     listed = (until - timedelta(days=back) for back in range(days))
     return (
         [EarningsDay(day, *found.get(day, (0, 0))) for day in listed],
-        lines.filter(accrued_at__lt=begins).exists(),
+        sums.filter(starts_at__lt=begins).exists(),
     )
 
 

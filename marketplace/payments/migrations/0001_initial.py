@@ -59,7 +59,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Entry',
             fields=[
-                ('id', marketplace.common.models.IdField(prefix='ent', serialize=False)),
+                ('id', marketplace.common.models.DenseIdField(prefix='ent', serialize=False)),
                 ('kind', models.CharField(choices=[('grant', 'Grant'), ('hold', 'Hold'), ('charge', 'Charge'), ('release', 'Release'), ('distribution', 'Distribution'), ('maturity', 'Maturity'), ('refund', 'Refund'), ('sla_credit', 'Sla Credit'), ('vendor_pay', 'Vendor Pay'), ('vendor_return', 'Vendor Return'), ('pay_return', 'Pay Return'), ('check_pay', 'Check Pay'), ('idle_pay', 'Idle Pay'), ('top_up', 'Top Up'), ('capture', 'Capture'), ('card_return', 'Card Return'), ('card_refund', 'Card Refund'), ('gateway_fee', 'Gateway Fee'), ('uncollected', 'Uncollected'), ('dispute', 'Chargeback'), ('dispute_closed', 'Chargeback Closed'), ('payout', 'Payout'), ('transfer', 'Transfer'), ('reversal', 'Reversal'), ('rent', 'Rent'), ('tax', 'Tax'), ('given_up', 'Given Up'), ('bank_payout', 'Bank Payout'), ('manual', 'Manual')], max_length=20)),
                 ('reference', models.CharField(max_length=200)),
                 ('hold_reference', models.CharField(blank=True, db_default='', default='', max_length=120)),
@@ -153,7 +153,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='LedgerAccount',
             fields=[
-                ('id', marketplace.common.models.IdField(prefix='acc', serialize=False)),
+                ('id', marketplace.common.models.DenseIdField(prefix='acc', serialize=False)),
                 ('kind', models.CharField(choices=[('wallet_available', 'Wallet Available'), ('wallet_held', 'Wallet Held'), ('earnings_pending', 'Earnings Pending'), ('earnings_payable', 'Earnings Payable'), ('clearing', 'Clearing'), ('revenue', 'Revenue'), ('refunds', 'Refunds'), ('sla_credits', 'Sla Credits'), ('grants', 'Grants'), ('gateway', 'Gateway'), ('gateway_fees', 'Gateway Fees'), ('authorised', 'Authorised'), ('card_refunds', 'Card Refunds'), ('disputes', 'Chargebacks'), ('payouts', 'Payouts'), ('rent', 'Rent'), ('suppliers', 'Suppliers'), ('congestion', 'Congestion'), ('house_fees', 'House Fees'), ('taxes', 'Taxes'), ('bank', 'Bank'), ('write_offs', 'Write Offs')], max_length=20)),
                 ('balance_micros', models.BigIntegerField(null=True)),
             ],
@@ -823,13 +823,9 @@ class Migration(migrations.Migration):
             model_name='earning',
             index=models.Index(fields=['organisation', 'accrued_at'], name='earning_by_organisation'),
         ),
-        migrations.AddIndex(
-            model_name='earning',
-            index=models.Index(fields=['reference'], name='earning_by_reference'),
-        ),
         migrations.AddConstraint(
             model_name='earning',
-            constraint=models.UniqueConstraint(fields=('organisation', 'kind', 'reference'), name='earning_once'),
+            constraint=models.UniqueConstraint(fields=('reference', 'kind', 'organisation'), name='earning_once'),
         ),
         migrations.AddConstraint(
             model_name='earning',
@@ -966,5 +962,39 @@ class Migration(migrations.Migration):
         pgtrigger.migrations.AddTrigger(
             model_name='invoicedentry',
             trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='720bd01dad04b29b74b3985b2d90525bac146837', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_66bbe', table='payments_invoicedentry', when='BEFORE')),
+        ),
+        migrations.CreateModel(
+            name='EarningSum',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('starts_at', models.DateTimeField()),
+                ('amount_micros', models.BigIntegerField()),
+                ('lines', models.BigIntegerField()),
+            ],
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='earning',
+            trigger=pgtrigger.compiler.Trigger(name='add_to_sums', sql=pgtrigger.compiler.UpsertTriggerSql(func="INSERT INTO payments_earningsum AS stored (organisation_id, starts_at, amount_micros, lines) SELECT organisation_id, date_bin('15 minutes', accrued_at, TIMESTAMPTZ '2000-01-01 00:00+00') AS starts_at, sum(sign * amount_micros)::bigint AS amount_micros, sum(sign)::bigint AS lines FROM (SELECT *, 1 AS sign FROM added WHERE returned_at IS NULL) AS line GROUP BY 1, 2 ORDER BY 1, 2 ON CONFLICT (organisation_id, starts_at) DO UPDATE SET amount_micros = stored.amount_micros + excluded.amount_micros, lines = stored.lines + excluded.lines; RETURN NULL;", hash='f94b94b81f95340fffc7eace2e4235aee3d9017d', level='STATEMENT', operation='INSERT', pgid='pgtrigger_add_to_sums_cb13f', referencing='REFERENCING NEW TABLE AS added ', table='payments_earning', when='AFTER')),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='earning',
+            trigger=pgtrigger.compiler.Trigger(name='take_from_sums', sql=pgtrigger.compiler.UpsertTriggerSql(func="UPDATE payments_earningsum AS stored SET amount_micros = stored.amount_micros + moved.amount_micros, lines = stored.lines + moved.lines FROM (SELECT organisation_id, date_bin('15 minutes', accrued_at, TIMESTAMPTZ '2000-01-01 00:00+00') AS starts_at, sum(sign * amount_micros)::bigint AS amount_micros, sum(sign)::bigint AS lines FROM (SELECT after.*, CASE WHEN after.returned_at IS NULL THEN 1 ELSE -1 END AS sign FROM after JOIN before USING (id) WHERE (after.returned_at IS NULL) <> (before.returned_at IS NULL)) AS line GROUP BY 1, 2) AS moved WHERE stored.organisation_id = moved.organisation_id AND stored.starts_at = moved.starts_at; RETURN NULL;", hash='8f5e621fc8b2645b9aab75645b259167dbd347a5', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_take_from_sums_f1e36', referencing='REFERENCING OLD TABLE AS before  NEW TABLE AS after ', table='payments_earning', when='AFTER')),
+        ),
+        migrations.AddField(
+            model_name='earningsum',
+            name='organisation',
+            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.organisation'),
+        ),
+        migrations.AddConstraint(
+            model_name='earningsum',
+            constraint=models.UniqueConstraint(fields=('organisation', 'starts_at'), name='earning_sum_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='earningsum',
+            constraint=models.CheckConstraint(condition=models.Q(('amount_micros__gte', 0), ('lines__gte', 0)), name='earning_sum_not_negative'),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='earningsum',
+            trigger=pgtrigger.compiler.Trigger(name='keep', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot delete rows from % table', TG_TABLE_NAME;", hash='82fb3478c8066f8f103d7357b96b02d4be2f68a4', operation='DELETE', pgid='pgtrigger_keep_56e5f', table='payments_earningsum', when='BEFORE')),
         ),
     ]

@@ -15,7 +15,12 @@ from marketplace.payments.models.cards import (
     SavedCard,
     WalletRules,
 )
-from marketplace.payments.models.earnings import IDLE_SUFFIX, Earning, EarningKind
+from marketplace.payments.models.earnings import (
+    IDLE_SUFFIX,
+    Earning,
+    EarningKind,
+    EarningSum,
+)
 from marketplace.payments.models.funds_requests import FundsRequest
 from marketplace.payments.models.gateway import (
     CallKind,
@@ -78,6 +83,7 @@ __all__ = [
     "Distribution",
     "Earning",
     "EarningKind",
+    "EarningSum",
     "EndpointServes",
     "Entry",
     "EntryKind",

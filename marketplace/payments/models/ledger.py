@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.db.models.expressions import RawSQL
 
 from marketplace.accounts.models import Organisation
-from marketplace.common.models import NO_TRUNCATE, IdField
+from marketplace.common.models import NO_TRUNCATE, DenseIdField
 
 
 class AccountKind(models.TextChoices):
@@ -96,7 +96,7 @@ class LedgerAccount(models.Model):
 
     organisation_id: str | None
 
-    id = IdField(prefix="acc")
+    id = DenseIdField(prefix="acc")
     kind = models.CharField(max_length=20, choices=AccountKind.choices)
     organisation = models.ForeignKey(
         Organisation, null=True, on_delete=models.PROTECT, related_name="ledger_accounts"
@@ -215,7 +215,7 @@ class Entry(models.Model):
 
     postings: "models.Manager[Posting]"
 
-    id = IdField(prefix=ENTRY_PREFIX)
+    id = DenseIdField(prefix=ENTRY_PREFIX)
     kind = models.CharField(max_length=20, choices=EntryKind.choices)
     #: Names the event within its kind, so that saying it twice books it once.
     reference = models.CharField(max_length=200)

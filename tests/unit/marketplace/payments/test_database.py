@@ -44,7 +44,7 @@ def committed() -> Iterator[None]:
     "sql",
     [
         "UPDATE payments_posting SET amount_micros = amount_micros * 2",
-        "UPDATE payments_posting SET account_id = account_id || 'x'",
+        "UPDATE payments_posting SET account_id = gen_random_uuid()",
         "DELETE FROM payments_posting",
         "UPDATE payments_entry SET reference = reference || 'x'",
         "UPDATE payments_entry SET booked_at = booked_at - interval '1 day'",

@@ -6,9 +6,10 @@ import pytest
 from django.db import connection
 
 from marketplace.common.errors import Conflict, NotFound
+from marketplace.payments.earning_sums import find_wrong_sums
 from marketplace.payments.ledger_checks import SharedAsks, check_ledger, check_recent
 from marketplace.payments.maturity import mature_earnings
-from marketplace.payments.models import Distribution, Earning, EarningKind
+from marketplace.payments.models import Distribution, Earning, EarningKind, EarningSum
 from marketplace.payments.selectors import (
     Earnings,
     get_earnings,
@@ -216,6 +217,57 @@ def test_the_checks_find_earnings_that_are_not_their_postings(owner, provider) -
     alter_row("UPDATE payments_earning SET amount_micros = amount_micros - 1, matured_at = NULL")
     assert check_recent().wrong_earnings == ("bid_1",)
     assert check_ledger().wrong_earnings == ("bid_1", provider.pk)
+
+
+def test_a_sum_follows_its_lines_and_the_check_finds_where_it_does_not(owner, provider) -> None:
+    """Lines of one statement share a sum; what is taken back leaves it, and may come back."""
+    late = NOW.replace(hour=23, minute=59, second=59)
+    made = Earning.objects.bulk_create(
+        Earning(
+            organisation=earner,
+            kind=EarningKind.PROVIDER,
+            reference=reference,
+            amount_micros=amount,
+            accrued_at=at,
+            payable_at=at,
+        )
+        for earner, reference, amount, at in [
+            (provider, "one", 5, late),
+            (provider, "two", 7, late),
+            (provider, "three", 9, late + timedelta(seconds=1)),
+            (owner, "four", 11, late),
+        ]
+    )
+    today = late.replace(minute=45, second=0)
+    tomorrow = today + timedelta(minutes=15)
+
+    def read() -> set[tuple[object, ...]]:
+        columns = ("organisation", "starts_at", "amount_micros", "lines")
+        return set(EarningSum.objects.values_list(*columns))
+
+    others = {(provider.pk, tomorrow, 9, 1), (owner.pk, today, 11, 1)}
+    assert read() == {(provider.pk, today, 12, 2)} | others
+    first = Earning.objects.filter(pk=made[0].pk)
+    first.update(matured_at=NOW, withheld_at=NOW)
+    assert read() == {(provider.pk, today, 12, 2)} | others
+    for _ in range(2):
+        first.update(returned_at=NOW)
+        assert read() == {(provider.pk, today, 7, 1)} | others
+    Earning.objects.filter(organisation=provider).update(returned_at=NOW)
+    assert read() == {(provider.pk, today, 0, 0), (provider.pk, tomorrow, 0, 0)} | {
+        (owner.pk, today, 11, 1)
+    }
+    Earning.objects.filter(organisation=provider).update(returned_at=None)
+    assert read() == {(provider.pk, today, 12, 2)} | others
+    assert find_wrong_sums() == ()
+    EarningSum.objects.filter(organisation=owner).update(amount_micros=12)
+    assert find_wrong_sums() == (owner.pk,)
+    EarningSum.objects.filter(organisation=owner).update(amount_micros=11)
+    EarningSum.objects.create(
+        organisation=provider, starts_at=today - timedelta(days=9), amount_micros=1, lines=1
+    )
+    assert find_wrong_sums() == (provider.pk,)
+    assert provider.pk in check_ledger().wrong_earnings
 
 
 def test_a_refund_after_sharing_out_is_the_houses_expense(owner, provider) -> None:

@@ -113,7 +113,7 @@ def test_sums_of_kinds_are_those_of_their_accounts_sealed_or_not() -> None:
         ),
         (
             "INSERT INTO payments_entry (id, kind, reference, booked_at, memo)"
-            " VALUES ('ent_x', 'grant', 'hidden', now(), '')",
+            " VALUES (gen_random_uuid(), 'grant', 'hidden', now(), '')",
             "1 entries are in no seal and wait for none",
         ),
     ],
