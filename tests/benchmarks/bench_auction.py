@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -28,6 +28,7 @@ from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.printed_search import printed_dp
 from scheduler.types import Horizon, Task
 from tests.benchmarks import auction_day
+from tests.benchmarks.smallest import add_smallest
 from tests.properties.auction_cases import lay_out
 from tests.unit.scheduler.auction.builders import enter
 
@@ -94,9 +95,9 @@ def printed_time(grid: Grid, task: Task, *, slots: int) -> float:
     return best_of(run, 1)
 
 
-def bench_search(rounds: int) -> None:
+def bench_search(rounds: int, *, smallest: bool) -> None:
     """One decision against the printed program, and the curve against one decision."""
-    slots, nodes = auction_day.SLOTS, 100
+    slots, nodes = (24, 4) if smallest else (auction_day.SLOTS, 100)
     for additive in (True, False):
         form = "additive" if additive else "max"
         for asks in ("by type", "by node"):
@@ -104,7 +105,7 @@ def bench_search(rounds: int) -> None:
             ones: list[float] = []
             curves: list[float] = []
             ratios: list[float] = []
-            for task in wide_tasks(12, slots=slots):
+            for task in wide_tasks(1 if smallest else 12, slots=slots):
 
                 def search(
                     task: Task = task, grid: Grid = grid, additive: bool = additive
@@ -120,7 +121,7 @@ def bench_search(rounds: int) -> None:
                 ratios.append(printed_time(grid, task, slots=slots) / one)
             least = 100.0 if additive else 1.0
             report(
-                f"one decision, {form} prices, asks {asks}, 100 nodes x 144 slots",
+                f"one decision, {form} prices, asks {asks}, {nodes} nodes x {slots} slots",
                 goal="printed program >= 100x slower, under 0.1 ms"
                 if additive
                 else "not slower than the printed program",
@@ -131,7 +132,7 @@ def bench_search(rounds: int) -> None:
                 printed_over_exact_worst=min(ratios),
             )
             report(
-                f"whole curve, {form} prices, asks {asks}, 100 nodes x 144 slots",
+                f"whole curve, {form} prices, asks {asks}, {nodes} nodes x {slots} slots",
                 goal="at most 3x one decision",
                 ok=median(curves) <= 3.0,
                 curve_over_one_median=median(curves),
@@ -139,9 +140,10 @@ def bench_search(rounds: int) -> None:
             )
 
 
-def bench_highs() -> None:
+def bench_highs(*, smallest: bool) -> None:
     """Exact search against HiGHS on the same model."""
-    for additive, nodes, slots in ((True, 100, 144), (False, 10, 24)):
+    models = ((True, 100, 144), (False, 10, 24))
+    for additive, nodes, slots in models[1:] if smallest else models:
         grid = hard_grid(nodes=nodes, slots=slots, seed=2, asks="by node")
         ratios: list[float] = []
         for task in wide_tasks(3, slots=slots):
@@ -202,14 +204,13 @@ def list_arrivals(day: list[Task]) -> Iterator[events.Event]:
         yield events.BidArrived(task, slot)
 
 
-def bench_day(*, quick: bool) -> None:
+def bench_day(*, bids: int, nodes: int) -> None:
     """A full paper day under ``residual``."""
-    bids = 20 if quick else 80
     for asks in ("by type", "by node"):
         for hints in (False, True):
-            spent = run_day(bids=bids, nodes=200, hints=hints, asks=asks)
+            spent = run_day(bids=bids, nodes=nodes, hints=hints, asks=asks)
             report(
-                f"paper day, residual, {bids} bids a slot, 200 nodes, asks {asks}, "
+                f"paper day, residual, {bids} bids a slot, {nodes} nodes, asks {asks}, "
                 f"{'with' if hints else 'no'} hints to refused bids",
                 goal="at most 5 s",
                 ok=spent <= 5.0,
@@ -218,13 +219,13 @@ def bench_day(*, quick: bool) -> None:
             )
 
 
-def bench_replay(*, quick: bool) -> None:
+def bench_replay(*, bids: int, nodes: int) -> None:
     """The replay of a paper day's log, at asks."""
     rules = ZoneRules(base_memory=2.0, horizon_slots=auction_day.SLOTS, refusal_hints=False)
     engine = Engine(rules)
-    log = [engine.apply(events.NodeJoined(node)) for node in auction_day.nodes(200)]
+    log = [engine.apply(events.NodeJoined(node)) for node in auction_day.nodes(nodes)]
     decided = 0
-    for event in list_arrivals(auction_day.tasks(20 if quick else 80)):
+    for event in list_arrivals(auction_day.tasks(bids)):
         log += enter(engine, event)
         decided += isinstance(event, events.BidArrived)
     start = time.process_time()
@@ -239,9 +240,8 @@ def bench_replay(*, quick: bool) -> None:
     )
 
 
-def bench_restart(*, quick: bool) -> None:
-    """From a snapshot and 100,000 logged decisions, as JSON text, to a live engine."""
-    wanted = 10_000 if quick else 100_000
+def bench_restart(wanted: int) -> None:
+    """From a snapshot and logged decisions, as JSON text, to a live engine."""
     engine = Engine(ZoneRules(base_memory=2.0, horizon_slots=auction_day.SLOTS))
     for node in auction_day.nodes(50):
         engine.apply(events.NodeJoined(node))
@@ -317,17 +317,25 @@ def bench_cold() -> None:
             )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run all cases."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_auction")
     parser.add_argument("--quick", action="store_true", help="smaller day and shorter log")
-    quick: bool = parser.parse_args().quick
-    bench_cold()
-    bench_search(rounds=5 if quick else 20)
-    bench_highs()
-    bench_day(quick=quick)
-    bench_replay(quick=quick)
-    bench_restart(quick=quick)
+    add_smallest(parser)
+    asked = parser.parse_args(arguments)
+    smallest: bool = asked.smallest
+    rounds, bids, logged = (5, 20, 10_000) if asked.quick else (20, 80, 100_000)
+    nodes = 200
+    if smallest:
+        rounds, bids, logged, nodes = 1, 1, 100, 4
+    else:
+        # Compiles everything, which takes minutes.
+        bench_cold()
+    bench_search(rounds, smallest=smallest)
+    bench_highs(smallest=smallest)
+    bench_day(bids=bids, nodes=nodes)
+    bench_replay(bids=bids, nodes=nodes)
+    bench_restart(logged)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 
 from scheduler.auction.prices import Settings
 from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
+from tests.benchmarks.smallest import add_smallest
 
 GOALS_S = {"residual": 5.0, "lagrangian": 60.0}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Time each policy once, after a small day that compiles everything."""
     parse = argparse.ArgumentParser()
     parse.add_argument("--quick", action="store_true", help="a tenth of nodes and bids")
-    scale = 0.1 if parse.parse_args().quick else 1.0
+    add_smallest(parse)
+    asked = parse.parse_args(arguments)
+    scale = 0.01 if asked.smallest else 0.1 if asked.quick else 1.0
     full = Scenario("day", nodes=round(200 * scale), bids_per_slot=80 * scale)
     small = Scenario("warm", nodes=2, bids_per_slot=1.0)
     for policy, goal in GOALS_S.items():

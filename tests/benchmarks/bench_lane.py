@@ -187,7 +187,7 @@ def timed(work: Callable[[], int]) -> tuple[int, float, float]:
 # -- decisions ---------------------------------------------------------------------------
 
 
-def bench_decisions(count: int) -> None:
+def bench_decisions(count: int, *, least: int = 50) -> None:
     from marketplace.auction.book.verify import verify_zone
     from marketplace.auction.lane.decide import decide_pending_bids
     from marketplace.common import clock
@@ -223,14 +223,14 @@ def bench_decisions(count: int) -> None:
             if not batch.full:
                 return decided
 
-    group(1, max(50, count // 4))
-    group(8, max(100, count // 2))
+    group(1, max(least, count // 4))
+    group(8, max(2 * least, count // 2))
     best = max(group(32, count), group(128, count))
     for workers in (1, 4):
         zone = zone_with_nodes(f"row-lock-{workers}")
         bids_waiting(zone, owners, 8, now=now)
         decide_pending_bids(zone=zone, now=now)
-        bids_waiting(zone, owners, max(100, count // 4), now=now)
+        bids_waiting(zone, owners, max(2 * least, count // 4), now=now)
         decided, wall, _ = timed(lambda zone=zone, n=workers: row_lock_decide(zone, n, now))
         report(
             "one row lock per bid",

@@ -35,30 +35,31 @@ def main() -> int:
             os.environ["DATABASE_URL"] = postgres.owner_url
             os.environ.setdefault("REDIS_URL", "redis://127.0.0.1:1/0")
             os.environ["DJANGO_SETTINGS_MODULE"] = "marketplace.config.settings.test"
-            return _compare()
+            import django
+
+            django.setup()
+            from django.core.management import call_command
+
+            call_command("migrate", verbosity=0, interactive=False)
+            return compare(rounds=ROUNDS, batch=BATCH)
 
 
-def _compare() -> int:
-    import django
-
-    django.setup()
-    from django.core.management import call_command
-
-    call_command("migrate", verbosity=0, interactive=False)
-    ledger, single = _prepare_ledger(), _prepare_single()
+def compare(*, rounds: int, batch: int) -> int:
+    """Print the line; 1 where the ledger misses its goal."""
+    ledger, single = _prepare_ledger(batch), _prepare_single(batch)
     rates: dict[str, list[float]] = {"ledger": [], "single": []}
-    for number in range(ROUNDS + 1):
+    for number in range(rounds + 1):
         for name, run in (("ledger", ledger), ("single", single)):
             started = time.perf_counter()
             run(number)
             # The first round fills caches and prepares statements.
             if number:
-                rates[name].append(BATCH / (time.perf_counter() - started))
+                rates[name].append(batch / (time.perf_counter() - started))
     middle = {name: statistics.median(found) for name, found in rates.items()}
     share = middle["ledger"] / middle["single"]
     result = {
         "case": "hold, charge and release",
-        "batch": BATCH,
+        "batch": batch,
         "per_second": {name: round(rate) for name, rate in middle.items()},
         "share_of_single_table": round(share, 3),
         "goal": GOAL,
@@ -67,7 +68,7 @@ def _compare() -> int:
     return 0 if share >= GOAL else 1
 
 
-def _prepare_ledger() -> Callable[[int], None]:
+def _prepare_ledger(batch: int) -> Callable[[int], None]:
     from marketplace.payments.holds import (
         HoldRequest,
         HoldSettlement,
@@ -79,7 +80,7 @@ def _prepare_ledger() -> Callable[[int], None]:
     owners = [builders.organisation(usd="1000000").pk for _ in range(OWNERS)]
 
     def run(number: int) -> None:
-        names = [f"bid_{number}_{item}" for item in range(BATCH)]
+        names = [f"bid_{number}_{item}" for item in range(batch)]
         place_holds(
             wanted=[
                 HoldRequest(owners[item % OWNERS], 1_000_000, name)
@@ -94,7 +95,7 @@ def _prepare_ledger() -> Callable[[int], None]:
     return run
 
 
-def _prepare_single() -> Callable[[int], None]:
+def _prepare_single(batch: int) -> Callable[[int], None]:
     """One row per owner; a bid is one update to hold and one to settle, in one transaction each."""
     from django.db import connection, transaction
 
@@ -111,7 +112,7 @@ def _prepare_single() -> Callable[[int], None]:
             "UPDATE single SET balance = balance + 600000, held = held - 1000000 WHERE owner = %s",
         ):
             with transaction.atomic(), connection.cursor() as cursor:
-                for item in range(BATCH):
+                for item in range(batch):
                     cursor.execute(change, [item % OWNERS])
 
     return run

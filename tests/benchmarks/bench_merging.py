@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,36 +22,43 @@ NEW_LIMIT_S, RUNNING_LIMIT_S, SIMULATION_LIMIT_S = 2.0, 0.060, 60.0
 DONORS, SEARCH_LIMIT_S = 10_000, 0.020
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--jobs", type=int, default=10_000)
+    parse.add_argument("--gpus", type=int, default=240)
     parse.add_argument("--seeds", type=int, default=5)
-    options = parse.parse_args()
+    options = parse.parse_args(arguments)
     for fresh, limit in ((1.0, NEW_LIMIT_S), (0.04, RUNNING_LIMIT_S)):
-        found = [time_decision(fresh, seed) for seed in range(options.seeds)]
-        print(
-            f"240 jobs, {fresh:.0%} new: worst {1000 * max(s for s, _ in found):.0f} ms "
-            f"(limit {1000 * limit:.0f}), {sum(proven for _, proven in found)} of "
-            f"{options.seeds} proven"
+        found = [time_decision(fresh, seed, options.gpus) for seed in range(options.seeds)]
+        report(
+            f"{options.gpus} jobs, {fresh:.0%} new, the worst",
+            s=max(seconds for seconds, _ in found),
+            limit_s=limit,
+            proven=sum(proven for _, proven in found),
+            seeds=options.seeds,
         )
-    print(
-        f"nearest of {DONORS:,} donors: {1000 * time_search():.1f} ms "
-        f"(limit {1000 * SEARCH_LIMIT_S:.0f})"
-    )
-    jobs = fine_tuning_day(seed=0, jobs=options.jobs, gpus=240)
+    report(f"nearest of {DONORS:,} donors", s=time_search(), limit_s=SEARCH_LIMIT_S)
+    jobs = fine_tuning_day(seed=0, jobs=options.jobs, gpus=options.gpus)
     for policy in ("ymir-chosen", "warm-starts", "optimus-like", "srtf"):
         started = time.process_time()
         run = simulate(jobs=jobs, policy=policy, world=MEASURED, seed=0)
         seconds = time.process_time() - started
-        print(
-            f"{policy:13s} {options.jobs:,} jobs in {seconds:5.1f} s "
-            f"(limit {SIMULATION_LIMIT_S:.0f}), mean JCT {run.mean_jct_s:,.0f} s"
+        report(
+            f"{options.jobs:,} jobs, {policy}",
+            s=seconds,
+            limit_s=SIMULATION_LIMIT_S,
+            mean_jct_s=run.mean_jct_s,
         )
 
 
-def time_decision(fresh: float, seed: int) -> tuple[float, bool]:
+def report(case: str, **figures: float) -> None:
+    rounded = {name: round(value, 4) for name, value in figures.items()}
+    print(json.dumps({"bench": "merging", "case": case, **rounded}), flush=True)
+
+
+def time_decision(fresh: float, seed: int, gpus: int) -> tuple[float, bool]:
     """CPU seconds of one decision, and whether it was proven."""
-    instance = draw_instance(jobs=240, gpus=240, fresh=fresh, seed=seed)
+    instance = draw_instance(jobs=gpus, gpus=gpus, fresh=fresh, seed=seed)
     started = time.process_time()
     merge = merge_tasks(instance, CHOSEN)
     return time.process_time() - started, merge.optimal

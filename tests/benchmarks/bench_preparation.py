@@ -8,15 +8,18 @@ preparation did not help, or takes much more than in proportion.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.smallest import add_smallest
 from tests.preparation_quality.duplicate_rows import write_shared_prompt_rows
 from workers.models.pretraining.messy_data import CLEAN_ROWS, MESSY, SOURCE
 from workers.preparation import PreparationSettings, prepare_dataset
@@ -31,7 +34,13 @@ SEED = 11
 TRAINING = {"batch_size": 8, "learning_rate": 2e-3, "sequence_length": 256, "validation_share": 0.0}
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_preparation")
+    add_smallest(parser)
+    smallest: bool = parser.parse_args(arguments).smallest
+    if smallest:
+        print(json.dumps(_measure_growth((10, 20, 40))))
+        return 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         clean = SOURCE.read_text("utf-8").splitlines(keepends=True)[-CLEAN_ROWS:]
@@ -56,17 +65,17 @@ def main() -> int:
     }
     print(json.dumps(result))
     after = result["valid_loss_after"]
-    growth = _measure_growth()
+    growth = _measure_growth(ROWS)
     print(json.dumps(growth))
     is_linear = growth["times_linear"] <= GROWTH_MAX
     return 0 if after["prepared"] < after["as_they_are"] and is_linear else 1
 
 
-def _measure_growth() -> dict[str, Any]:
+def _measure_growth(sizes: Sequence[int]) -> dict[str, Any]:
     """Prepare rows of different words under one system prompt of 120 words, by their number."""
     seconds: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as name:
-        for rows in ROWS:
+        for rows in sizes:
             data, out = Path(name) / f"{rows}.jsonl", Path(name) / str(rows)
             write_shared_prompt_rows(data, rows=rows, seed=SEED)
             out.mkdir()
@@ -76,7 +85,7 @@ def _measure_growth() -> dict[str, Any]:
             seconds[rows] = time.process_time() - began
             if made.rows_kept != rows:
                 raise SystemExit(f"{rows - made.rows_kept} of {rows} different rows were left out.")
-    per_row = [seconds[rows] / rows for rows in ROWS[1:]]
+    per_row = [seconds[rows] / rows for rows in sizes[1:]]
     return {
         "case": "rows under one system prompt of 120 words",
         "cpu_s": {str(rows): round(taken, 2) for rows, taken in seconds.items()},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import statistics
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,19 +23,22 @@ TICK_LIMIT_S = 0.010
 CAPS = (None, 30)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parse = argparse.ArgumentParser(description=__doc__)
     parse.add_argument("--jobs", type=int, default=818_327)
-    options = parse.parse_args()
+    options = parse.parse_args(arguments)
     workload = seren_like(seed=1, jobs=options.jobs).one_gpu_each()
     for policy in LIMITS_S:
         # Compiles, or loads what was compiled before.
         simulate(workload=calibrated_burst(seed=0), policy=policy, seed=0, cap=None)
         for cap in CAPS:
             run_twice(workload, policy, cap)
-    print(
-        f"live tick  10,000 jobs: {1000 * live_tick_s():.2f} ms (limit {1000 * TICK_LIMIT_S:.0f})"
-    )
+    report("live tick, 10,000 jobs", s=live_tick_s(), limit_s=TICK_LIMIT_S)
+
+
+def report(case: str, **figures: float) -> None:
+    rounded = {name: round(value, 5) for name, value in figures.items()}
+    print(json.dumps({"bench": "tiers", "case": case, **rounded}), flush=True)
 
 
 def run_twice(workload: Workload, policy: str, cap: int | None) -> None:
@@ -47,11 +52,13 @@ def run_twice(workload: Workload, policy: str, cap: int | None) -> None:
         times.append(time.process_time() - started)
         digests.append(hashlib.sha256(world.track.tobytes() + world.tally.tobytes()).digest())
     found = outcome(world, policy=policy, workload="seren", seed=1, cap=cap)
-    print(
-        f"{policy:10s} {'no cap' if cap is None else f'{cap} GPUs':8s} {len(workload):,} jobs in "
-        f"{min(times):6.2f} s (limit {LIMITS_S[policy]:.0f}), "
-        f"{len(workload) / min(times):,.0f} jobs/s, mean JCT {found.mean_jct_s:,.0f} s, "
-        f"bit-identical: {digests[0] == digests[1]}"
+    report(
+        f"{policy}, {'no cap' if cap is None else f'{cap} GPUs'}, {len(workload):,} jobs",
+        s=min(times),
+        limit_s=LIMITS_S[policy],
+        jobs_per_s=len(workload) / min(times),
+        mean_jct_s=found.mean_jct_s,
+        bit_identical=digests[0] == digests[1],
     )
 
 

@@ -6,17 +6,20 @@ move cases report the milliseconds of a context switch.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from tests.benchmarks.smallest import add_smallest
 from workers.bench.cases import CPU_CASES, GPU_CASES, BenchCase
 from workers.bench.contestants import Fused, build_random_base
 from workers.bench.gpu import measure_gpu
@@ -25,28 +28,34 @@ from workers.training.checkpoint import TrainingState, load_checkpoint, save_che
 from workers.training.job import TrainingProgress
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_training")
+    add_smallest(parser)
+    smallest: bool = parser.parse_args(arguments).smallest
     warnings.filterwarnings("ignore", category=FutureWarning)
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
     missed = []
-    for case in GPU_CASES if cuda else CPU_CASES:
+    cases = GPU_CASES if cuda else CPU_CASES
+    for case in cases[:1] if smallest else cases:
         if cuda:
             until = time.monotonic() + 600
-            row = measure_gpu(case, device=device, repeats=9, until=until)
+            row = measure_gpu(case, device=device, repeats=1 if smallest else 9, until=until)
         else:
-            row = measure(case, repeats=9)
+            row = measure(case, repeats=1 if smallest else 9)
         print(json.dumps(row), flush=True)
         if case.goal is not None and row["ratio"] < case.goal:
             missed.append(case.name)
-    print(json.dumps(context_switch(device)), flush=True)
-    print(json.dumps(state_move()), flush=True)
+    print(json.dumps(context_switch(device, repeats=2 if smallest else 20)), flush=True)
+    print(json.dumps(state_move(layers=1 if smallest else 10)), flush=True)
+    if smallest:
+        return 0
     if missed:
         print(f"below their goal: {', '.join(missed)}", file=sys.stderr)
     return 1 if missed else 0
 
 
-def context_switch(device: torch.device, *, repeats: int = 20) -> dict[str, object]:
+def context_switch(device: torch.device, *, repeats: int) -> dict[str, object]:
     """Pause one job and step another on a warm base, in milliseconds; the goal is 1 s p95."""
     case = BenchCase("switch", "gpt2" if device.type == "cuda" else "tiny-llama", 2, 4, 64)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -72,9 +81,9 @@ def context_switch(device: torch.device, *, repeats: int = 20) -> dict[str, obje
     }
 
 
-def state_move() -> dict[str, object]:
-    """Write, sync and read back half a gigabyte of state, in seconds; the goal is 10 s."""
-    tensors = {f"layer-{index}": torch.randn(1024, 4096) for index in range(10)}
+def state_move(*, layers: int) -> dict[str, object]:
+    """Write, sync and read back state, of ten layers half a gigabyte; the goal is then 10 s."""
+    tensors = {f"layer-{index}": torch.randn(1024, 4096) for index in range(layers)}
     checkpoint = TrainingState(
         job_id="move",
         fingerprint="0",

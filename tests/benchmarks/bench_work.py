@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     known, asked = measured[: len(WORK_CASES)], measured[len(WORK_CASES) :]
     costs = fit_work_costs(build_work_costs(resident.model.shape), known)
     seconds_per_unit = median(row.seconds / count_units(costs, row) for row in known)
-    print(json.dumps({"costs": costs.__class__.__name__, "seconds_per_unit": seconds_per_unit}))
+    print(json.dumps({"case": "fitted costs", "seconds_per_unit": seconds_per_unit}))
     errors = []
     for case, row in zip(cases, asked, strict=True):
         predicted = seconds_per_unit * count_units(costs, row)
@@ -109,7 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
     met = sum(abs(error) <= GOAL for error in errors)
     worst = max(errors, key=abs)
-    print(f"{met} of {len(errors)} within {GOAL:.0%}; the worst is {worst:+.1%} off")
+    line = {"case": f"within {GOAL:.0%}", "met": met, "of": len(errors), "worst": round(worst, 4)}
+    print(json.dumps(line))
     return 0 if met == len(errors) else 1
 
 
