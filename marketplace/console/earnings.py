@@ -118,7 +118,7 @@ def _load_nodes(owner: Organisation, *, since: datetime) -> dict[str, Any]:
     others = [(_OTHER[kind], kinds[kind]) for kind in _OTHER if kinds.get(kind)]
     besides = kinds.get(EarningKind.PROVIDER, 0) - sum(row.paid_micros for row in nodes)
     if besides:
-        others.append(("Answers, checks, exports and express seats", besides))
+        others.append(("Answers, checks, exports and express", besides))
     amounts = [*(row.paid_micros for row in nodes), *(amount for _, amount in others)]
     return {
         "nodes": nodes,

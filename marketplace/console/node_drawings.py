@@ -21,6 +21,8 @@ from marketplace.web.times import format_clock
 #: Rows of the cells' drawing; more jobs at once share the last one.
 LANES_MAX = 12
 LANE_HEIGHT, LANE_TOP = 28, 26
+#: A narrower stay has no room for its name.
+LABEL_SHARE = 0.08
 TICKS = 6
 #: A price this near to the ask is the ask: a price of zero is never quite reached.
 _FLAT_WITHIN = 1.005
@@ -37,6 +39,8 @@ class Block:
     y: int
     #: ``done``, ``bad``, ``now`` or ``ahead``.
     tone: str
+    name: str
+    #: The name where there is room for it.
     label: str
     #: Its state, and what it is, in words.
     state: str
@@ -65,20 +69,24 @@ def build_gantt(
     running = {held.job_id for held in past if held.closed_at is None}
     lanes = _Lanes()
     blocks: list[Block] = []
-    stays = [*map(_read_slice, past), *map(_read_run, ahead)]
-    for starts, ends, tone, job_id in sorted(stays, key=lambda stay: (stay[0], stay[3] or "")):
+    stays = [
         # Of the cell that its job is in, what is left.
-        first = now if tone == "ahead" and job_id in running else begin
-        shown = max(starts, first), min(ends or now, end)
+        (max(starts, now if tone == "ahead" and job_id in running else begin), ends, tone, job_id)
+        for starts, ends, tone, job_id in [*map(_read_slice, past), *map(_read_run, ahead)]
+    ]
+    for starts, ends, tone, job_id in sorted(stays, key=lambda stay: (stay[0], stay[3] or "")):
+        shown = starts, min(ends or now, end)
         if shown[0] >= shown[1]:
             continue
+        width = (shown[1] - shown[0]) / (end - begin)
         blocks.append(
             Block(
                 x=_place(shown[0], begin, end),
-                width=_share((shown[1] - shown[0]) / (end - begin)),
+                width=_share(width),
                 y=LANE_TOP + lanes.take(job_id, *shown) * LANE_HEIGHT,
                 tone=tone,
-                label=_shorten(job_id),
+                name=_shorten(job_id),
+                label=_shorten(job_id) if width >= LABEL_SHARE else "",
                 state=_STATES[tone],
                 title=f"{_shorten(job_id)} {_WORDS[tone]}, {format_clock(starts, now)} to "
                 f"{format_clock(shown[1], now)}",
@@ -129,7 +137,7 @@ def _read_run(run: SoldRun) -> tuple[datetime, datetime | None, str, str | None]
 
 
 def _shorten(job_id: str | None) -> str:
-    return "Express seats" if job_id is None else f"Job {job_id[-6:]}"
+    return "Express" if job_id is None else f"Job {job_id[-6:]}"
 
 
 def _draw_axis(begin: datetime, end: datetime, now: datetime) -> tuple[tuple[str, str], ...]:

@@ -100,4 +100,4 @@ def test_an_operator_opens_a_job_and_the_look_is_on_record(
     expect(page.get_by_role("heading", name="Leases")).to_be_visible()
     expect(page.get_by_role("heading", name="What you may do")).to_be_visible()
     page.get_by_role("link", name="Audit log").first.click()
-    expect(visitor.main()).to_contain_text("Show any job")
+    expect(visitor.main()).to_contain_text("Any job")

@@ -86,10 +86,10 @@ def test_a_job_of_somebody_is_opened_and_that_is_on_record(operator, done):
     assert job.name in text
     assert "0 to" in text
     entry = AuditEntry.objects.latest("pk")
-    assert (entry.act, entry.done) == ("Show any job", True)
+    assert (entry.act, entry.done) == ("Any job", True)
     assert job.pk in f"{entry.subject}{entry.details}"
     assert read_page(operator.get(f"/operator/bids/{bid.pk}")).count(bid.pk) >= 1
-    assert AuditEntry.objects.latest("pk").act == "Show any bid"
+    assert AuditEntry.objects.latest("pk").act == "Any bid"
     assert operator.get("/operator/jobs/nothing").status_code == 404
     assert operator.get("/operator/bids/nothing").status_code == 404
 

@@ -46,8 +46,8 @@ def test_settings_are_set_in_place_of_all_there_were():
         ({"growth": None}, "growth is a number, from 0 to 10, not None."),
         ({"alpha": 1.0}, "There is no setting 'alpha'; "),
         ({"refusal_hints": 1}, "refusal_hints is true or false, not 1."),
-        ({"iterations": 0}, "iterations is a whole number, from 1 to 1000, not 0."),
-        ({"iterations": 2.5}, "iterations is a whole number, from 1 to 1000, not 2.5."),
+        ({"iterations": 0}, "iterations is a whole number, from 1 to 1,000, not 0."),
+        ({"iterations": 2.5}, "iterations is a whole number, from 1 to 1,000, not 2.5."),
         ([1], "Settings are an object of names and values"),
     ],
 )
