@@ -12,7 +12,7 @@ from django.urls import reverse
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import list_bids
-from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.selectors import list_continuable_jobs, list_datasets
 from marketplace.web.presenters.docs import search_docs
@@ -62,6 +62,7 @@ def find_things(
         ("Data", _describe(datasets, "dataset_detail")),
         ("Nodes", _list_nodes(_look_through(nodes.order_by("-pk"), named))),
         ("Organisations", _list_organisations(named) if user.is_operator and words else ()),
+        ("Of others", _list_by_id(words) if user.is_operator else ()),
         ("Docs", _list_docs(words)),
     )
     found = [FoundGroup(title, tuple(things)) for title, things in groups]
@@ -80,7 +81,8 @@ def _describe(rows: Iterable[Job | Bid | Dataset], page: str) -> Iterator[Thing]
 
 def _list_nodes(nodes: Iterable[Node]) -> Iterator[Thing]:
     for node in nodes:
-        yield Thing(name=node.name, detail=node.get_status_display(), href=reverse("node_list"))
+        href = reverse("node_detail", args=[node.pk])
+        yield Thing(name=node.name, detail=node.get_status_display(), href=href)
 
 
 def _list_organisations(named: Q) -> Iterator[Thing]:
@@ -88,6 +90,16 @@ def _list_organisations(named: Q) -> Iterator[Thing]:
     for found in _look_through(Organisation.objects.order_by("-pk"), named):
         href = reverse("operator_organisation", args=[found.pk])
         yield Thing(name=found.name, detail=found.pk, href=href)
+
+
+def _list_by_id(words: str) -> Iterator[Thing]:
+    """What an operator opens by its whole id, whoever it belongs to."""
+    for model, page in ((Job, "operator_job"), (Bid, "operator_bid"), (Node, "operator_node")):
+        for found in model.objects.filter(pk=words):
+            yield Thing(name=found.name, detail=found.pk, href=reverse(page, args=[found.pk]))
+    for zone in Zone.objects.filter(Q(pk=words) | Q(name=words)):
+        href = reverse("operator_zone", args=[zone.name])
+        yield Thing(name=zone.name, detail=zone.pk, href=href)
 
 
 def _list_docs(words: str) -> Iterator[Thing]:

@@ -77,7 +77,7 @@ def list_nav_groups(request: Any) -> tuple[NavGroup, ...]:
     unread = count_unread(user=request.user, organisation=request.organisation)
     groups = [
         NavGroup(
-            "",
+            "Train",
             (
                 link("Home", "train_home", "home"),
                 link("Jobs", "job_list", "jobs"),
@@ -126,7 +126,14 @@ def list_nav_groups(request: Any) -> tuple[NavGroup, ...]:
         ahead = (overview, health, jobs, zones, machines, lanes)
         house = (*ahead, people, providers, vendors, money, work, audit)
         groups.append(NavGroup("House", house))
-    return tuple(groups)
+    return tuple(sorted(groups, key=lambda group: group.title != _find_door(request)))
+
+
+def _find_door(request: Any) -> str:
+    """Name the group that somebody comes for, which stands first."""
+    if request.user.is_operator:
+        return "House"
+    return "Provide" if request.organisation.is_provider else "Train"
 
 
 def _is_below(path: str, page: str) -> bool:

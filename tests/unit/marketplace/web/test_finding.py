@@ -48,7 +48,7 @@ def test_nodes_are_found_by_their_provider_alone(site: Site) -> None:
     assert "Nodes" not in find(site, site.node.name)
     site.client.force_login(builders.owner_of(site.node.provider.organisation))
     [node] = find(site, site.node.name)["Nodes"]
-    assert (node["name"], node["href"]) == (site.node.name, "/nodes")
+    assert (node["name"], node["href"]) == (site.node.name, f"/nodes/{site.node.pk}")
 
 
 def test_pages_are_those_of_the_menu_and_organisations_the_operators(site: Site) -> None:
@@ -63,6 +63,34 @@ def test_pages_are_those_of_the_menu_and_organisations_the_operators(site: Site)
     ]
     [organisation] = find(site, "Northwind")["Organisations"]
     assert organisation["href"] == f"/operator/organisations/{site.organisation.pk}"
+
+
+def test_an_operator_opens_what_is_of_others_by_its_whole_id(site: Site) -> None:
+    job = build.job(site.zone, (0, site.node), organisation=site.organisation, name="zebra")
+    assert "Of others" not in find(site, job.pk)
+    site.client.force_login(builders.operator())
+    for words, href in (
+        (job.pk, f"/operator/jobs/{job.pk}"),
+        (job.bid_id, f"/operator/bids/{job.bid_id}"),
+        (site.node.pk, f"/operator/nodes/{site.node.pk}"),
+        (site.zone.name, f"/operator/zones/{site.zone.name}"),
+    ):
+        found = find(site, words).get("Of others", [])
+        assert [thing["href"] for thing in found] in ([href], []), words
+        assert found or words == job.bid_id
+    assert "Of others" not in find(site, job.pk[:-1])
+
+
+def test_what_one_does_stands_first_in_the_menu(site: Site) -> None:
+    def first() -> str:
+        page = site.client.get("/notices").content.decode()
+        return page.partition('<nav class="nav" aria-label="')[2].partition('"')[0]
+
+    assert first() == "Train"
+    site.client.force_login(builders.owner_of(site.node.provider.organisation))
+    assert first() == "Provide"
+    site.client.force_login(builders.operator())
+    assert first() == "House"
 
 
 def test_guides_are_found_and_the_page_works_without_a_script(site: Site) -> None:
