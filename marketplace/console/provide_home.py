@@ -22,7 +22,7 @@ from marketplace.checks.reliability import WINDOW
 from marketplace.common import clock
 from marketplace.common.money import format_usd
 from marketplace.console.earnings import load_days
-from marketplace.fleet.models import ABSENT, JoinToken, Node, NodeStatus
+from marketplace.fleet.models import ABSENT, Node, NodeStatus
 from marketplace.fleet.selectors import find_provider, list_open_join_tokens
 from marketplace.jobs.models import Slice, SliceStatus
 from marketplace.payments.freezes import list_freezes
@@ -189,8 +189,7 @@ def _find_open_joins(owner: Organisation, *, now: datetime) -> Iterator[Need]:
             "Nodes",
             reverse("node_list"),
         )
-    tokens: Sequence[JoinToken] = list_open_join_tokens(provider, now=now)[:WORK_SHOWN]
-    for token in tokens:
+    for token in list_open_join_tokens(provider, now=now)[:WORK_SHOWN]:
         yield Need(
             "info",
             "A join command is not used yet",

@@ -82,7 +82,7 @@ def _describe(rows: Iterable[Job | Bid | Dataset], page: str) -> Iterator[Thing]
 def _list_nodes(nodes: Iterable[Node]) -> Iterator[Thing]:
     for node in nodes:
         href = reverse("node_detail", args=[node.pk])
-        yield Thing(name=node.name, detail=node.get_status_display(), href=href)
+        yield Thing(name=node.name, detail=str(NodeStatus(node.status).label), href=href)
 
 
 def _list_organisations(named: Q) -> Iterator[Thing]:
