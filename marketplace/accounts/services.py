@@ -8,11 +8,11 @@ from django.core.validators import validate_email
 from django.db import transaction
 from django.db.models import QuerySet
 
+from marketplace.accounts.api_keys import SECRET_BYTES, hash_secret
 from marketplace.accounts.erasure import RETAIN_DAYS_MAX, RETAIN_DAYS_MIN
 from marketplace.accounts.locks import lock_invitation, lock_memberships
 from marketplace.accounts.models import Invitation, Membership, Organisation, Role, User, make_slug
 from marketplace.accounts.policy import Right, check_right
-from marketplace.accounts.secret_hashes import SECRET_BYTES, hash_secret
 from marketplace.common.errors import Conflict, NotFound, UserError
 
 INVITATION_LIFE = timedelta(days=14)

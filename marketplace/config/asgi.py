@@ -25,7 +25,7 @@ from marketplace.api.internal.questions import waiting_answerers  # noqa: E402
 from marketplace.api.market.job_stream import shutdown as streams_shutdown  # noqa: E402
 from marketplace.config.alert_thread import start_watching  # noqa: E402
 from marketplace.config.logs import RequestLogMiddleware  # noqa: E402
-from marketplace.config.routing import websocket_router  # noqa: E402
+from marketplace.live.routing import websocket_router  # noqa: E402
 from workers.protocol.generation import PATH_NEXT_QUESTIONS  # noqa: E402
 from workers.protocol.plan_queue import PATH_NEXT_PLAN  # noqa: E402
 

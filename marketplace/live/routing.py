@@ -3,6 +3,7 @@
 from http import HTTPStatus
 from typing import Any, cast
 
+from channels.routing import URLRouter
 from django.urls import re_path
 
 from marketplace.live.consumers import CLOSE_OFFSET, JobConsumer, MarketConsumer
@@ -19,3 +20,4 @@ websocket_urlpatterns = [
     re_path(r"^ws/market/(?P<zone_name>[a-z0-9_-]{1,40})/$", cast(Any, MarketConsumer.as_asgi())),
     re_path(r"", cast(Any, refuse_unknown)),
 ]
+websocket_router = URLRouter(websocket_urlpatterns)

@@ -22,8 +22,6 @@ def prepare_in_process(
     folder: Path,
     wish: PreparationWish,
     tokenizer: Path | None = None,
-    cpu_s: int = CPU_S,
-    wall_s: float = WALL_S,
 ) -> dict[str, Any]:
     """Prepare a file into ``folder``, which must not exist; the ``PreparationPlan`` as JSON.
 
@@ -46,7 +44,7 @@ def prepare_in_process(
         options += ["--languages", ",".join(wish.languages)]
     if tokenizer is not None:
         options += ["--tokenizer", str(tokenizer)]
-    return run_preparation(path, [*options, *_read_as(wish)], cpu_s=cpu_s, wall_s=wall_s)
+    return run_preparation(path, [*options, *_read_as(wish)], cpu_s=CPU_S, wall_s=WALL_S)
 
 
 def _read_as(wish: PreparationWish) -> list[str]:

@@ -167,20 +167,19 @@ def find_target_loss(likeness: Likeness, *, donor_loss: float, probed_loss: floa
             return HARM_SHARE * probed_loss
 
 
-def quote_share(likeness: Likeness, observed: Sequence[float], *, margin: float = MARGIN) -> float:
+def quote_share(likeness: Likeness, observed: Sequence[float]) -> float:
     """Share of the cold work that a warm start is sold for.
 
     Parameters
     ----------
     observed : sequence of float
         What the latest measured starts of the kind needed, as shares of their cold work.
-    margin : float
-        Standard errors above the mean.
 
     Returns
     -------
     float
-        Their mean, the experiment's counted in, and the margin above it; from ``SHARE_MIN`` to 1.
+        Their mean, the experiment's counted in, and ``MARGIN`` standard errors above it; from
+        ``SHARE_MIN`` to 1.
         Of related donors at least what nearly all starts of the experiment needed: what is
         observed of them is when harm was ruled out, not when they were as good as cold.
     """
@@ -193,7 +192,7 @@ def quote_share(likeness: Likeness, observed: Sequence[float], *, margin: float 
     mean = (PRIOR_WEIGHT * prior + latest.sum()) / weight
     squares = PRIOR_WEIGHT * (PRIOR_DEVIATION[likeness] ** 2 + (prior - mean) ** 2)
     squares += ((latest - mean) ** 2).sum()
-    return float(min(1.0, max(SHARE_MIN, mean + margin * math.sqrt(squares) / weight)))
+    return float(min(1.0, max(SHARE_MIN, mean + MARGIN * math.sqrt(squares) / weight)))
 
 
 def find_warm_steps(share: float, *, total_steps: int) -> int:

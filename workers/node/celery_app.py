@@ -1,7 +1,9 @@
-"""A node's Celery application: JSON only, one queue, nothing remote but its plans."""
+"""A node's Celery application: JSON only, one queue, one task, nothing remote but its plans."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
@@ -9,8 +11,11 @@ from kombu.serialization import dumps
 
 from workers.node.plan_puller import PlanPuller
 from workers.node.plan_transport import BUILD_MESSAGE, PLANS
-from workers.protocol.messages import TASK_RUN_SLOT
+from workers.protocol.messages import TASK_RUN_SLOT, SlotPlan
 from workers.protocol.plan_queue import NextPlanReply
+from workers.protocol.wire import ProtocolError, from_json
+
+log = logging.getLogger(__name__)
 
 
 def build_celery_app(*, queue: str, plans: PlanPuller) -> Celery:
@@ -42,6 +47,22 @@ def build_celery_app(*, queue: str, plans: PlanPuller) -> Celery:
         broker_connection_retry_on_startup=True,
     )
     return app
+
+
+def register_tasks(app: Celery, *, offer: Callable[[SlotPlan], None]) -> None:
+    """Have plans that arrive on the node's queue handed to ``offer``.
+
+    ``offer`` compares a plan with what runs already, so a plan may arrive twice.
+    """
+
+    # Not shared: another application in this process must not get it.
+    @app.task(name=TASK_RUN_SLOT, shared=False)
+    def run_slot(*, plan: Any) -> None:
+        try:
+            offer(from_json(SlotPlan, plan, ignores_unknown=True))
+        except ProtocolError as error:
+            # Trying again cannot help; the market notices that the slot was not taken up.
+            log.error("a plan is not understood: %s", error)
 
 
 def _build_message(app: Celery, queue: str, reply: NextPlanReply) -> dict[str, Any]:

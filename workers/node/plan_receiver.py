@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from celery.worker import state
 
-from workers.node.celery_app import build_celery_app
-from workers.node.celery_tasks import register_tasks
+from workers.node.celery_app import build_celery_app, register_tasks
 from workers.node.credentials import Credentials
 from workers.node.market_client import MarketClient
 from workers.node.plan_puller import PlanPuller

@@ -16,7 +16,7 @@ from workers.preparation.repair import RowDroppedError, repair_row
 from workers.preparation.texts import find_prompt, join_texts, read_label, read_learnt
 from workers.preparation.tracing import ROW_ID, take_row_ids
 from workers.protocol.likeness import say_the_same
-from workers.protocol.record_types import ByteStream, Limits
+from workers.protocol.record_types import ByteStream
 
 #: A row that shares this part of its word triples with an original is that row, changed.
 SIMILARITY = 0.5
@@ -163,7 +163,7 @@ def _iter_rows(
     for raw in rows:
         masker = build_masker()
         try:
-            value = repair_row(raw, to_chat=True, limits=Limits(), roles=roles).value
+            value = repair_row(raw, to_chat=True, roles=roles).value
         except RowDroppedError:
             text = raw.text or ""
             text = text if masker is None else masker.mask_text(text)

@@ -15,7 +15,7 @@ from workers.preparation.personal_data import find_personal_data
 from workers.preparation.reading import read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
 from workers.preparation.texts import RowSides, iter_texts, join_texts, read_sides
-from workers.protocol.record_types import ByteStream, Limits
+from workers.protocol.record_types import ByteStream
 
 #: Rows looked at, by default: enough to see what a file is like, few enough to do it at upload.
 ROWS_INSPECTED = 20_000
@@ -52,7 +52,6 @@ def inspect_dataset(
     stream: ByteStream,
     *,
     max_rows: int = ROWS_INSPECTED,
-    limits: Limits | None = None,
     roles: Mapping[str, str] | None = None,
 ) -> Inspection:
     """Count what a preparation would find in the first rows of a file.
@@ -67,7 +66,6 @@ def inspect_dataset(
     UnreadableFileError
         When the file is no text or is empty.
     """
-    limits = limits or Limits()
     lengths: list[int] = []
     counts: Counter[str] = Counter()
     languages: Counter[str] = Counter()
@@ -77,13 +75,13 @@ def inspect_dataset(
     sides: list[RowSides] = []
     is_complete = True
     rows = 0
-    for raw in read_raw_rows(stream, limits=limits):
+    for raw in read_raw_rows(stream):
         if rows == max_rows:
             is_complete = False
             break
         rows += 1
         try:
-            row = repair_row(raw, to_chat=False, limits=limits, roles=roles)
+            row = repair_row(raw, to_chat=False, roles=roles)
         except RowDroppedError as dropped:
             counts["unusable"] += 1
             faults[name_kind(str(dropped))] += 1

@@ -11,7 +11,7 @@ from workers.preparation.reading import RawRow, read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
 from workers.preparation.texts import find_prompt, iter_texts
 from workers.preparation.tracing import read_object
-from workers.protocol.record_types import ByteStream, Limits
+from workers.protocol.record_types import ByteStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,6 @@ def list_rows(
     *,
     build_masker: BuildMasker = lambda: None,
     roles: Mapping[str, str] | None = None,
-    limits: Limits | None = None,
 ) -> Iterator[ListedRow]:
     """Every row of a file with a proposal, in its order.
 
@@ -48,11 +47,10 @@ def list_rows(
     UnreadableFileError
         When the file is no text or is empty.
     """
-    limits = limits or Limits()
-    for raw in read_raw_rows(stream, limits=limits):
+    for raw in read_raw_rows(stream):
         masker = build_masker()
         try:
-            row = repair_row(raw, to_chat=True, limits=limits, roles=roles)
+            row = repair_row(raw, to_chat=True, roles=roles)
         except RowDroppedError as dropped:
             yield ListedRow(raw.line, _write_raw(raw, masker), "", _mask([str(dropped)], masker))
             continue

@@ -47,13 +47,14 @@ ORIGINS_FILE = "origins.jsonl"
 
 NAMES_STAY = "Names of people are not found and not masked."
 
+_ROWS_MAX = Limits().max_rows
+
 
 def prepare_dataset(
     stream: ByteStream,
     folder: Path,
     settings: PreparationSettings,
     *,
-    limits: Limits | None = None,
     count_tokens: Callable[[str], int] | None = None,
     has_row_ids: bool = False,
 ) -> PreparationPlan:
@@ -79,11 +80,10 @@ def prepare_dataset(
     UnreadableFileError
         When the file is no text or is empty; nothing is written then but an empty list of changes.
     """
-    limits = limits or Limits()
     excerpts = _Excerpts(settings)
     tokens = _TokenCounts(count_tokens)
     columns = ColumnCounts()
-    raws = read_raw_rows(stream, limits=limits)
+    raws = read_raw_rows(stream)
     with (
         (folder / CHANGES_FILE).open("w", encoding="utf-8") as changes,
         TemporaryFile(dir=folder) as file,
@@ -91,7 +91,7 @@ def prepare_dataset(
         log = ChangeLog(changes)
         spool = RowSpool(file)
         rows = take_row_ids(raws) if has_row_ids else raws
-        rows_in = _spool_rows(rows, spool, log, settings, limits, excerpts, tokens, columns)
+        rows_in = _spool_rows(rows, spool, log, settings, excerpts, tokens, columns)
         _settle_forms(spool, log, excerpts, tokens)
         main = spool.find_main_format()
         groups: defaultdict[int, list[int]] = defaultdict(list)
@@ -209,7 +209,6 @@ def _spool_rows(
     spool: RowSpool,
     log: ChangeLog,
     settings: PreparationSettings,
-    limits: Limits,
     excerpts: _Excerpts,
     tokens: _TokenCounts,
     columns: ColumnCounts,
@@ -218,20 +217,14 @@ def _spool_rows(
     count = 0
     for raw in raws:
         count += 1
-        if count > limits.max_rows:
-            reason = f"The file has more than {limits.max_rows:,} rows; the rest was not read."
+        if count > _ROWS_MAX:
+            reason = f"The file has more than {_ROWS_MAX:,} rows; the rest was not read."
             log.add(Change(raw.line, Step.READING, Action.DROPPED, (reason,)))
             return count
         columns.note(raw)
         found = tokens.note_found(raw)
         try:
-            row = repair_row(
-                raw,
-                to_chat=settings.to_chat,
-                limits=limits,
-                roles=settings.roles,
-                is_alone=False,
-            )
+            row = repair_row(raw, to_chat=settings.to_chat, roles=settings.roles, is_alone=False)
         except RowDroppedError as dropped:
             step = Step.READING if raw.refusal else Step.REPAIR
             tokens.lost[step] += found

@@ -13,7 +13,7 @@ from typing import Any, cast
 from workers.preparation.personal_data import BuildMasker
 from workers.preparation.reading import RawRow, read_raw_rows
 from workers.protocol.record_json import read_pairs
-from workers.protocol.record_types import ByteStream, Limits
+from workers.protocol.record_types import ByteStream
 
 #: The key that holds it.
 ROW_ID = "row_id"
@@ -25,7 +25,6 @@ def iter_traced_lines(
     stream: ByteStream,
     *,
     build_masker: BuildMasker = lambda: None,
-    limits: Limits | None = None,
 ) -> Iterator[str]:
     """Every row of a file as a JSON object with its id, a line each; nothing is repaired.
 
@@ -39,7 +38,7 @@ def iter_traced_lines(
     UnreadableFileError
         When the file is no text or is empty.
     """
-    for raw in read_raw_rows(stream, limits=limits):
+    for raw in read_raw_rows(stream):
         row = read_object(raw)
         value = {RAW: raw.text or ""} if row is None else row
         masker = build_masker()

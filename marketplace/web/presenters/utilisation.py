@@ -83,7 +83,6 @@ def build_heat(
     slot_s: int,
     now: datetime,
     by: str = "price",
-    slots_max: int | None = None,
 ) -> Heat:
     """Nodes of a market as boxes.
 
@@ -91,7 +90,6 @@ def build_heat(
     samples. ``by`` is ``price`` or ``sold``: what the fill means.
     """
     slots = min((len(row.on_sale) for row in rows), default=0)
-    slots = min(slots, slots_max or slots)
     step = max(1, -(-slots // COLUMNS_MAX))
     columns = -(-slots // step)
     table = [_average_columns(row, facts[row.node_id], columns, step) for row in rows]

@@ -19,9 +19,9 @@ from marketplace.accounts.policy import RIGHT_BY_SCOPE, ROLES_BY_RIGHT, Right
 from marketplace.api.callers import ORGANISATION_HEADER
 from marketplace.common.errors import NotAllowed
 from marketplace.config.routes import list_routes, list_sockets, write_route_table
-from marketplace.config.routing import websocket_router
 from marketplace.fleet.models import Node
 from marketplace.fleet.tokens import revoke_node_token
+from marketplace.live.routing import websocket_router
 from marketplace.live.snapshots import find_job_for
 from marketplace.web.current_organisation import CHOSEN
 from tests import builders, vendor_builders

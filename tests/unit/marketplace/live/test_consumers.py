@@ -15,10 +15,10 @@ from django.contrib.auth.models import AnonymousUser
 from django.db import OperationalError
 from django.test import Client
 
-from marketplace.config.routing import websocket_router
 from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.services import add_job_event
 from marketplace.live import consumers
+from marketplace.live.routing import websocket_router
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW

@@ -10,8 +10,7 @@ import pytest
 from celery import Celery
 
 from tests.unit.workers.node.market_double import MarketDouble
-from workers.node.celery_app import build_celery_app
-from workers.node.celery_tasks import register_tasks
+from workers.node.celery_app import build_celery_app, register_tasks
 from workers.node.credentials import (
     Credentials,
     NodeSettingsError,
@@ -62,7 +61,7 @@ class TestTask:
 
     @pytest.mark.parametrize("plan", [None, 7, {}, {"node_id": "x"}, to_json(PLAN) | {"slot": "x"}])
     def test_a_plan_that_is_none_is_told_and_dropped(self, app, offered, plan, caplog):
-        with caplog.at_level(logging.ERROR, logger="workers.node.celery_tasks"):
+        with caplog.at_level(logging.ERROR, logger="workers.node.celery_app"):
             app.tasks[TASK_RUN_SLOT](plan=plan)
         assert offered == []
         assert "a plan is not understood: SlotPlan" in caplog.text
