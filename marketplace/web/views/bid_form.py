@@ -32,6 +32,7 @@ from marketplace.vendors.wishes import parse_wish
 from marketplace.web.forms import BidForm, get_bid_defaults
 from marketplace.web.presenters.curve import find_horizon_end, pick_treads, serialize_quote
 from marketplace.web.presenters.warm import present_warm_quote
+from marketplace.web.views.bid_drafts import drop_draft, find_draft, keep_draft
 from marketplace.web.views.earlier_terms import read_earlier_terms
 from marketplace.web.views.payments import build_pay_choice, place_paid_bid
 from marketplace.web.views.requests import PageRequest, page
@@ -56,18 +57,36 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
         initial = get_bid_defaults(zone=zones.first(), now=now)
         initial |= {"verified_only": request.organisation.verified_only}
         initial |= read_earlier_terms(request)
+        if "fresh" in request.GET:
+            drop_draft(request)
+        draft = find_draft(request, now=now, key=initial["key"])
         form = BidForm(
-            _format_initial(initial), organisation=request.organisation, zones=zones, prefix=None
+            _format_initial(initial) if draft is None else draft,
+            organisation=request.organisation,
+            zones=zones,
+            prefix=None,
         )
-        return _form_page(request, form, zones, now=now, status=200, follows_data=True)
+        return _form_page(
+            request,
+            form,
+            zones,
+            now=now,
+            status=200,
+            follows_data=draft is None or draft.get("deadline") == draft.get("offered_deadline"),
+            is_draft=draft is not None,
+        )
     form = BidForm(request.POST, request.FILES, organisation=request.organisation, zones=zones)
     upload, upload_error = _upload(request, form)
     if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
         try:
-            return place_paid_bid(request, _read_bid(request, form), now=now)
+            answer = place_paid_bid(request, _read_bid(request, form), now=now)
+            drop_draft(request)
+            return answer
         except UserError as error:
             form.refuse(error)
+            keep_draft(request, form.data, now=now)
             return _form_page(request, form, zones, now=now, status=error.status, upload=upload)
+    keep_draft(request, form.data, now=now)
     return _form_page(
         request,
         form,
@@ -138,6 +157,7 @@ def _form_page(
     upload: ShownUpload | None = None,
     upload_error: UserError | None = None,
     follows_data: bool = False,
+    is_draft: bool = False,
 ) -> HttpResponse:
     """The form with a quote for what it holds.
 
@@ -163,6 +183,7 @@ def _form_page(
     balance = get_wallet(organisation=request.organisation)
     context = {
         "form": form,
+        "is_draft": is_draft,
         "wallet": balance,
         "is_short": balance.available_micros == 0,
         **build_pay_choice(request),
