@@ -30,7 +30,8 @@ def note_silent_nodes(*, now: datetime) -> int:
         with transaction.atomic():
             # The filter is asked again: another worker may have told of it meanwhile.
             if silent.filter(pk=node.pk).update(silence_told_at=now):
-                add_messages(news=[_build_news(node, node.heard_at)], now=now)
+                heard_at = node.last_heartbeat_at or node.joined_at
+                add_messages(news=[_build_news(node, heard_at)], now=now)
                 told += 1
     return told
 

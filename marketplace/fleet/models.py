@@ -82,6 +82,8 @@ class Provider(models.Model):
     #: In words, for the provider.
     suspended_reason = models.CharField(max_length=300, blank=True, default="")
 
+    organisation_id: str
+
     def __str__(self) -> str:
         return str(self.organisation)
 

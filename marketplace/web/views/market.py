@@ -31,7 +31,6 @@ from marketplace.fleet.models import ABSENT, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import count_offered_nodes, get_open_zone, list_open_zones
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.web.presenters.finished import list_finished_jobs
-from marketplace.web.presenters.finished import list_finished_jobs
 from marketplace.web.presenters.status import PARTS, describe_parts, describe_zones
 from marketplace.web.presenters.utilisation import Heat, HeatNode, build_heat
 from marketplace.web.views.requests import public_page

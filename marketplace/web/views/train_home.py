@@ -39,7 +39,7 @@ class FirstStep:
 @require_GET
 def show_home(request: PageRequest) -> HttpResponse:
     owner, now = request.organisation, clock.now()
-    wallet = get_wallet(owner)
+    wallet = get_wallet(organisation=owner)
     unread = Notice.objects.filter(user=request.user, organisation=owner, read_at=None)
     context = {
         "running": _list_running(owner, now=now),
