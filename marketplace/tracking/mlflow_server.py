@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -21,11 +23,14 @@ from marketplace.jobs.models import JobStatus
 from marketplace.tracking.run_batches import SentBatch, SentRow
 
 LIMITS = AnswerLimits(timeout_s=30.0, answer_s=30.0, bytes_max=1024 * 1024)
+#: Seconds after which no more is sent at once: with the other requests, less than a lease.
+LOGGED_WITHIN_S = 60.0
 #: Measurements that one request may log.
 METRICS_MAX = 1_000
 #: Tag of a run by which its job finds it again: MLflow gives runs ids of its own.
 JOB_TAG = "finetender.job"
 _VALUE_CHARS = 500
+_NO_SERVER = "What answers at the address is no MLflow server."
 _ENDED = {JobStatus.SUCCEEDED: "FINISHED", JobStatus.FAILED: "FAILED"}
 #: It will say the same again.
 _FINAL = frozenset({400, 401, 403, 404, 405, 410, 413, 422})
@@ -38,14 +43,26 @@ def send_to_mlflow(batch: SentBatch) -> str:
     ------
     WorkFailed
     """
+    try:
+        return _send(batch)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        # A stranger's answer may be anything.
+        raise WorkFailed(_NO_SERVER) from None
+
+
+def _send(batch: SentBatch) -> str:
     experiment_id = _find_experiment(batch) or _create_experiment(batch)
     run = _find_run(batch, experiment_id) or _create_run(batch, experiment_id)
-    run_id = run["info"]["run_id"]
+    run_id = _read_id(run["info"]["run_id"])
     if not run["data"].get("params"):
         _log_settings(batch, run_id)
     latest = run["data"].get("metrics", [])
     had = max((int(metric.get("step", 0)) for metric in latest), default=-1)
+    ends_at = time.monotonic() + LOGGED_WITHIN_S
     for metrics in _chunk_metrics([row for row in batch.rows if row.step > had]):
+        if time.monotonic() > ends_at:
+            # What is there already is left out by the next try.
+            raise WorkFailed("MLflow did not take all in time.")
         _post(batch, "runs/log-batch", {"run_id": run_id, "metrics": metrics})
     if batch.ended is not None:
         status = _ENDED.get(JobStatus(batch.ended), "KILLED")
@@ -64,11 +81,18 @@ def _find_experiment(batch: SentBatch) -> str | None:
         if error.status == 404:
             return None
         raise _build_failure(error) from None
-    return str(found["experiment"]["experiment_id"])
+    return _read_id(found["experiment"]["experiment_id"])
 
 
 def _create_experiment(batch: SentBatch) -> str:
-    return str(_post(batch, "experiments/create", {"name": batch.project})["experiment_id"])
+    return _read_id(_post(batch, "experiments/create", {"name": batch.project})["experiment_id"])
+
+
+def _read_id(text: Any) -> str:
+    """An id that the run's address is made of."""
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", str(text)) is None:
+        raise ValueError(text)
+    return str(text)
 
 
 def _find_run(batch: SentBatch, experiment_id: str) -> dict[str, Any] | None:
@@ -143,10 +167,7 @@ def _ask(
         allows_private=settings.TRACKING_PRIVATE,
         limits=LIMITS,
     )
-    try:
-        return json.loads(answer.body)
-    except ValueError:
-        raise WorkFailed("What answers at the address is no MLflow server.") from None
+    return json.loads(answer.body)
 
 
 def _build_sign_in(key: str) -> dict[str, str]:

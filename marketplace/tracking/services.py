@@ -18,6 +18,9 @@ from marketplace.tracking.models import TrackedRun, TrackingKey, TrackingService
 from marketplace.tracking.sending import SEND
 from marketplace.tracking.trackers import TRACKERS
 
+#: A run's address is longer, and is stored too.
+ADDRESS_CHARS = 300
+
 
 def set_tracking_key(
     *,
@@ -67,11 +70,12 @@ def _check_server(address: str) -> None:
         parts = check_address(address, allows_private=settings.TRACKING_PRIVATE)
     except FetchFailed as error:
         raise UserError("invalid_url", f"{error}.", param="address") from None
-    is_plain = len(address) <= 500 and address.isascii() and address.isprintable()
+    is_plain = len(address) <= ADDRESS_CHARS and address.isascii() and address.isprintable()
     if not is_plain or parts.query or parts.fragment or " " in address:
         raise UserError(
             "invalid_url",
-            "Give the address of the server as https://host/path, in 500 plain characters at most.",
+            f"Give the address of the server as https://host/path, in {ADDRESS_CHARS} plain "
+            "characters at most.",
             param="address",
         )
 

@@ -35,6 +35,7 @@ from marketplace.auction.bidding.terms import (
 )
 from marketplace.common.money import to_micros
 from marketplace.tracking.models import TrackingService
+from marketplace.tracking.services import ADDRESS_CHARS
 from marketplace.tracking.trackers import TRACKERS
 from marketplace.webhooks.models import MessageForm
 from marketplace.webhooks.news import NOTICE_KINDS
@@ -372,7 +373,7 @@ class WandbKeyRequest(StrictSerializer):
 class MlflowKeyRequest(StrictSerializer):
     address = FormedText(
         HTTPS_ROOT,
-        max_length=500,
+        max_length=ADDRESS_CHARS,
         help_text="Your tracking server: an https address that is public, without /api.",
     )
     key = FormedText(

@@ -21,6 +21,7 @@ from marketplace.common.encryption import decrypt_text
 from marketplace.common.errors import UserError
 from marketplace.common.models import DurableWork
 from marketplace.embedded.servers import find_free_port
+from marketplace.tracking import mlflow_server
 from marketplace.tracking.mlflow_server import JOB_TAG, METRICS_MAX
 from marketplace.tracking.models import TrackedRun, TrackingKey, TrackingService
 from marketplace.tracking.services import set_tracking_key, track_bid
@@ -108,6 +109,10 @@ def run_server(answer) -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
         (302, {}, False, "redirects are not followed"),
         (500, {}, False, "answered 500"),
         (200, b"<html>", False, "What answers at the address is no MLflow server."),
+        (200, b"[" * 100_000, False, "What answers at the address is no MLflow server."),
+        (200, [], False, "What answers at the address is no MLflow server."),
+        (200, {"experiment": {"experiment_id": "x" * 99}}, False, "is no MLflow server."),
+        (200, {"experiment": {"experiment_id": "\0"}}, False, "is no MLflow server."),
     ],
 )
 def test_a_server_that_refuses_ends_the_run_and_one_that_fails_is_tried_again(
@@ -127,7 +132,7 @@ def test_a_server_that_refuses_ends_the_run_and_one_that_fails_is_tried_again(
     assert job.status == "running"
 
 
-def test_a_long_run_is_sent_in_requests_of_whole_steps(job):
+def test_a_long_run_is_sent_in_requests_of_whole_steps(job, monkeypatch):
     had = [{"key": "train/loss", "value": 1.0, "timestamp": 0, "step": "2"}]
     run = {"info": {"run_id": "r1"}, "data": {"params": [{"key": "a", "value": "b"}]}}
     answers = {
@@ -150,6 +155,16 @@ def test_a_long_run_is_sent_in_requests_of_whole_steps(job):
     steps = [{metric["step"] for metric in batch} for batch in batches]
     assert (min(steps[0]), steps[0] & steps[1], max(steps[1])) == (3, set(), 399)
     assert (sent.sent_step, sent.url) == (399, f"{address}/#/experiments/7/runs/r1")
+    # A server that takes too long of it is asked for the rest another time.
+    TrackedRun.objects.update(sent_point=0, sent_step=-1)
+    DurableWork.objects.update(due_at=NOW)
+    monkeypatch.setattr(mlflow_server, "LOGGED_WITHIN_S", -1.0)
+    with run_server(lambda path: (200, answers[path])) as (address, asked):
+        track(job, address, key="token")
+        late = send()
+    assert "runs/log-batch" not in [path for path, *_ in asked]
+    assert (late.sent_step, late.reason) == (-1, "MLflow did not take all in time.")
+    assert late.ended_at is None
 
 
 def test_an_address_that_may_not_be_asked_is_refused_and_nothing_is_stored(job, settings):
@@ -161,7 +176,7 @@ def test_an_address_that_may_not_be_asked_is_refused_and_nothing_is_stored(job, 
         "https://ana:secret@mlflow.example.com",
         "https://mlflow.example.com/?a=1",
         "https://mlflow.example.com/#a",
-        f"https://mlflow.example.com/{'a' * 500}",
+        f"https://mlflow.example.com/{'a' * 300}",
     ):
         with pytest.raises(UserError) as caught:
             track(job, wrong)
