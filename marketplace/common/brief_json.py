@@ -16,8 +16,9 @@ from django.core.exceptions import FieldError
 from django.db import models
 from django.db.models.fields.json import KeyTransform
 
-#: What a row has in place of the members of an object that lacks usual ones: all there are.
-_WHOLE = ""
+#: In a row's object: the names of usual members that the value lacks; or all of a value that has
+#: a member of this very name.
+_REST = ""
 
 Json: TypeAlias = Any
 Usual: TypeAlias = Mapping[str, Any]
@@ -98,9 +99,10 @@ def leave_out_usual(value: Json, usual: Usual) -> Json:
     if not isinstance(value, dict) or not usual:
         return value
     members = cast(dict[str, Json], value)
-    if _WHOLE in members or not usual.keys() <= members.keys():
-        return {_WHOLE: members}
-    brief: dict[str, Json] = {}
+    if _REST in members:
+        return {_REST: members}
+    missing = sorted(usual.keys() - members.keys())
+    brief: dict[str, Json] = {_REST: missing} if missing else {}
     for name, member in members.items():
         left_out, of_object = _read_usual(usual[name]) if name in usual else (..., None)
         if of_object is not None and isinstance(member, dict):
@@ -116,12 +118,13 @@ def add_usual(brief: Json, usual: Usual) -> Json:
     """The object that ``leave_out_usual`` shortened."""
     if not isinstance(brief, dict) or not usual:
         return brief
-    members = cast(dict[str, Json], brief)
-    if _WHOLE in members:
-        return members[_WHOLE]
+    members = dict(cast(dict[str, Json], brief))
+    rest = members.pop(_REST, ())
+    if isinstance(rest, dict):
+        return cast(Json, rest)
     whole: dict[str, Json] = {}
-    for name, of_name in usual.items():
-        left_out, of_object = _read_usual(of_name)
+    for name in usual.keys() - set(rest):
+        left_out, of_object = _read_usual(usual[name])
         if name not in members:
             whole[name] = deepcopy(left_out)
         elif of_object is not None:

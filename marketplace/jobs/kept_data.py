@@ -136,7 +136,7 @@ def _erase_job(job_id: str, *, now: datetime) -> None:
     job.name, job.terms = DELETED_NAME, strip_texts(job.terms)
     job.save(update_fields=["name", "terms"])
     for held in Slice.objects.filter(job=job_id, result__isnull=False):
-        kept = {k: v for k, v in held.result.items() if k not in ("samples", "outliers")}
+        kept = held.result | {"samples": [], "outliers": []}
         Slice.objects.filter(pk=held.pk).update(result=kept)
     MetricPoint.objects.filter(job=job_id).delete()
     LossCurve.objects.filter(job=job_id).delete()

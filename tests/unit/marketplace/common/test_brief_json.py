@@ -72,8 +72,9 @@ def test_what_is_read_is_what_was_written(value: dict[str, Any]) -> None:
         ({"wish": {"plan": "", "kinds": ["a"]}}, {"wish": {}}),
         ({"wish": {"plan": "p", "kinds": ["a"]}}, {"wish": {"plan": "p"}}),
         ({"inner": None}, {"inner": None}),
-        # One that lacks a usual member is all there.
-        ({"inner": {"on": False}}, {"inner": {"": {"on": False}}}),
+        # What is missing is not what is usual.
+        ({"inner": {"on": False}}, {"inner": {"": ["text"]}}),
+        ({"inner": {"": 1, "on": False}}, {"inner": {"": {"": 1, "on": False}}}),
         ({"start": {"job_id": "j"}}, {"start": {"job_id": "j"}}),
     ],
 )
