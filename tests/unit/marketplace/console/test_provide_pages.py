@@ -270,18 +270,14 @@ def test_a_page_asks_as_often_with_many_nodes_and_jobs_as_with_few(provider, nod
         sell(node)
 
     def count(path):
+        # What the zone's log grew by is read once, by whichever page comes first.
+        provider.get(path)
         with CaptureQueriesContext(connection) as queries:
             assert provider.get(path).status_code == 200
         return len(queries)
 
-    paths = [
-        "/provide",
-        "/provide/earnings?by=node",
-        "/provide/earnings?by=job",
-        f"/nodes/{node.pk}",
-    ]
-    for path in paths:
-        provider.get(path)
+    paths = ["/provide", "/provide/earnings?by=node", "/provide/earnings?by=job"]
+    paths.append(f"/nodes/{node.pk}")
     few = [count(path) for path in paths]
     for _ in range(3):
         market.node(node.zone, of=node.provider)
