@@ -54,6 +54,23 @@ _IN_THE_MENU_THEMSELVES = (
 )
 
 
+#: An operator's pages: label, name of the route, icon.
+_HOUSE = (
+    ("Overview", "operator", "home"),
+    ("Health", "operator_health", "ok"),
+    ("All jobs", "operator_jobs", "jobs"),
+    ("Zones", "operator_zones", "market"),
+    ("Machines", "operator_machines", "tiers"),
+    ("Express lanes", "operator_express", "bolt"),
+    ("Organisations", "operator_organisations", "team"),
+    ("Providers", "operator_providers", "node"),
+    ("Vendors", "operator_vendors", "clean"),
+    ("Money", "operator_money", "ledger"),
+    ("Background work", "operator_background", "clock"),
+    ("Audit log", "operator_audit", "shield"),
+)
+
+
 @register.simple_tag(takes_context=True)
 def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
     """The menu, which stands in a page twice: at its side, and behind a button on phones."""
@@ -111,21 +128,7 @@ def list_nav_groups(request: Any) -> tuple[NavGroup, ...]:
         ),
     ]
     if request.user.is_operator:
-        machines = link("Machines", "operator_machines", "tiers")
-        providers = link("Providers", "operator_providers", "node")
-        money = link("Money", "operator_money", "ledger")
-        lanes = link("Express lanes", "operator_express", "bolt")
-        vendors = link("Vendors", "operator_vendors", "clean")
-        work = link("Background work", "operator_background", "clock")
-        overview = link("Overview", "operator", "home")
-        health = link("Health", "operator_health", "ok")
-        audit = link("Audit log", "operator_audit", "shield")
-        people = link("Organisations", "operator_organisations", "team")
-        jobs = link("All jobs", "operator_jobs", "jobs")
-        zones = link("Zones", "operator_zones", "market")
-        ahead = (overview, health, jobs, zones, machines, lanes)
-        house = (*ahead, people, providers, vendors, money, work, audit)
-        groups.append(NavGroup("House", house))
+        groups.append(NavGroup("House", tuple(link(*page) for page in _HOUSE)))
     return tuple(sorted(groups, key=lambda group: group.title != _find_door(request)))
 
 
