@@ -375,6 +375,7 @@ class WebhookForm(forms.Form):
         label="Who reads it",
         choices=MessageForm.choices,
         initial=MessageForm.STANDARD,
+        required=False,
         widget=forms.Select(attrs={"class": "field"}),
         help_text="A channel gets sentences, of: " + ", ".join(NOTICE_KINDS) + ".",
     )

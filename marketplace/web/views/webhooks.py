@@ -37,7 +37,7 @@ def show_webhooks(request: PageRequest) -> HttpResponse:
                 organisation=request.organisation,
                 created_by=request.user,
                 url=form.cleaned_data["url"],
-                form=MessageForm(form.cleaned_data["form"]),
+                form=MessageForm(form.cleaned_data["form"] or MessageForm.STANDARD),
                 events=form.cleaned_data["events"],
                 now=clock.now(),
             )
