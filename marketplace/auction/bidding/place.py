@@ -200,8 +200,8 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
         offers=[offer.to_json() for offer in offers],
     )
     if terms.dataset == asked.dataset.pk:
-        # Who answers the request shows some of it.
-        bid.dataset = asked.dataset
+        # Who answers the request shows some of it. The types take a nullable key for one of none.
+        bid.dataset = asked.dataset  # type: ignore[assignment]
     return bid
 
 
