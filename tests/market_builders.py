@@ -20,6 +20,7 @@ from safetensors.numpy import save
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.place import NewBid, place_bid
+from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Bid
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Zone
 from marketplace.fleet.selectors import get_model_shape
@@ -36,6 +37,7 @@ from marketplace.jobs.models import (
 from marketplace.jobs.services import finish_slice
 from marketplace.jobs.token_runs import TokenRunsBuilder
 from marketplace.jobs.work import load_job_totals
+from scheduler.auction.log import events
 from tests import builders
 from tests.builders import NOW
 from tests.shape_builders import build_llama_shape
@@ -173,6 +175,14 @@ def job_terms(**changed: Any) -> dict[str, Any]:
     """Adapter and training settings with nothing left to us; 90 units an epoch of 100 rows."""
     training = {"batch_size": 8, "sequence_length": 128, "learning_rate": 1e-3, "epochs": 1}
     return {"adapter": {"rank": 8, "alpha": 16.0, "dropout": 0.0}, "training": training | changed}
+
+
+def price_rent(made: Zone, of: Node) -> None:
+    """Have a node's cells cost as much again as their operational cost."""
+    prices = {of.pk: (1_000.0,) * 144}
+    with enter_lane(zone=made, now=NOW) as lane:
+        free = dict.fromkeys(prices, (0.0,) * 144)
+        lane.apply(events.PricesSolved(101, compute_price=prices, memory_price=free))
 
 
 def bid(

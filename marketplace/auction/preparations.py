@@ -11,7 +11,6 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Any
@@ -106,7 +105,7 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
         )
         _end_vendor_work(lane, held)
         if held.job.is_active:
-            held.spared_micros, held.refund_micros = _give_cells_back(lane, held, bid)
+            _give_cells_back(lane, held, bid)
         held.refund_micros += _refund(
             lane, held, bid, max(0, held.sold_micros - held.price_micros), LATE_REASON
         )
@@ -118,7 +117,8 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
             now=lane.now,
         )
         held.concluded_at, held.paid_from = lane.now, bid.hold_reference
-        held.save(update_fields=["concluded_at", "paid_from", "refund_micros", "spared_micros"])
+        amounts = ("refund_micros", "spared_micros", "waits_micros")
+        held.save(update_fields=["concluded_at", "paid_from", *amounts])
         wait_for_opinions(held, now=lane.now)
         forget_copies(held)
         return True
@@ -158,11 +158,12 @@ def _end_vendor_work(lane: Lane, held: Preparation) -> None:
         lane.apply(events.PreparationEnded(task_id=held.bid_id, slot=lane.first_free_slot))
 
 
-def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> tuple[int, int]:
-    """Put the last cells on sale again that the prepared data do not need: price, and refund.
+def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> None:
+    """Put the last cells on sale again that the prepared data do not need, and give of their price.
 
     Where the vendor is the owner's own, they are given back at their value, and cells that passed
-    meanwhile are paid for: data made small would be a free way to block cells.
+    meanwhile are paid for: data made small would be a free way to block cells. The rent of those
+    that begin soon waits for them to be sold again; it goes back once the job is settled.
     """
     assert held.prepared is not None
     is_own = share_members(bid.organisation_id, held.vendor.organisation_id)
@@ -174,7 +175,7 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> tuple[int, int]
         left -= rows[-1].samples
         spare.append(rows.pop())
     if not spare:
-        return 0, 0
+        return
     vendor = math.ceil((bid.parts or {}).get("vendor", 0.0))
     paid_for = list_held(bid=bid, first_slot=0 if is_own else lane.first_free_slot)
     spared = compute_spared(
@@ -193,11 +194,6 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> tuple[int, int]
         slot=lane.slot,
         first_slot=lane.first_free_slot,
     )
-    if undone is not None:
-        # The job goes on: nothing of it waits for these cells to be sold again.
-        due = lane.book.engine.replica().transition(event)
-        assert isinstance(due, ReleasedCells)
-        event = replace(event, promised=(due.refund or 0) + due.waits)
     outcome = lane.apply(event).outcome
     assert isinstance(outcome, ReleasedCells)
     release_reservations(bid_id=bid.pk, which=Q(pk__in=[row.pk for row in spare]), now=lane.now)
@@ -207,8 +203,11 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> tuple[int, int]
         reason=f"The prepared data need {len(spare)} slots less; they are on sale again.",
         now=lane.now,
     )
+    held.spared_micros, held.waits_micros = spared, outcome.waits
+    if outcome.waits:
+        Bid.objects.filter(pk=bid.pk).update(waits_micros=outcome.waits)
     back = spared if outcome.refund is None else outcome.refund
-    return spared, _refund(lane, held, bid, back, REFUND_REASON)
+    held.refund_micros = _refund(lane, held, bid, back, REFUND_REASON)
 
 
 def _refund(lane: Lane, held: Preparation, bid: Bid, amount_micros: int, reason: str) -> int:

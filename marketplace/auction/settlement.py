@@ -43,7 +43,7 @@ from marketplace.payments.services import (
     pay_sla_credit,
     refund_charge,
 )
-from marketplace.vendors.selectors import exclude_open
+from marketplace.vendors.selectors import exclude_open, find_preparation
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
 from marketplace.warm.overruns import record_overruns
@@ -134,9 +134,13 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
         bid.credit_micros = due.credit_micros
         bid.failure, bid.failures, bid.retry_at = "", 0, None
         if bid.waits_micros:
-            # No more than a machine's start leaves, and nothing where all goes back already.
-            then = compute_dues(bid=bid, job=job, case=case, now=now, waits_micros=bid.waits_micros)
-            bid.rent_due_micros = then.refund_micros - due.refund_micros
+            # Of what data did not need, and of the rest: of that no more than a machine's start
+            # leaves, and nothing where all goes back already.
+            preparation = find_preparation(job)
+            of_data = 0 if preparation is None else preparation.waits_micros
+            of_rest = bid.waits_micros - of_data
+            then = compute_dues(bid=bid, job=job, case=case, now=now, waits_micros=of_rest)
+            bid.rent_due_micros = of_data + then.refund_micros - due.refund_micros
         bid.save(
             update_fields=["credit_micros", "failure", "failures", "retry_at", "rent_due_micros"]
         )

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import F, Q
 
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.endings import describe_sale, find_undone, judge_ending
@@ -139,7 +139,7 @@ def _release(lane: Lane, job: Job, release: _Release) -> None:
         Bid.objects.filter(pk=job.bid_id).update(
             kept_micros=undone.compute_kept(outcome.refund),
             kept_if_won_micros=won and undone.compute_kept_if_won(outcome.refund, won=won),
-            waits_micros=outcome.waits,
+            waits_micros=F("waits_micros") + outcome.waits,
         )
 
 

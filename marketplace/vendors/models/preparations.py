@@ -132,6 +132,8 @@ class Preparation(models.Model):
     refund_micros = models.PositiveBigIntegerField(default=0)
     #: The price of those cells. Less of it goes back where the vendor is the owner's own.
     spared_micros = models.PositiveBigIntegerField(default=0, db_default=0)
+    #: Of that, the rent that waits for those cells to be sold again; it goes back after the job.
+    waits_micros = models.PositiveBigIntegerField(default=0, db_default=0)
 
     class Meta:
         constraints = [

@@ -23,6 +23,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.preparations import conclude_preparations
+from marketplace.auction.resold import settle_rents
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.clock import now as read_clock
 from marketplace.common.durable.kinds import get_kinds
@@ -37,6 +38,7 @@ from marketplace.jobs.models import Dataset, Job, JobStatus, Slice
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.jobs.work import Work
 from marketplace.payments.ledger_checks import check_ledger
+from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from marketplace.vendors import preparing
 from marketplace.vendors.acceptance import accept, refuse_delivery
@@ -188,6 +190,46 @@ def test_data_made_small_by_an_own_vendor_make_no_cheap_way_to_give_a_job_back(z
     assert (balances["congestion"], balances["revenue"]) == (51_000 + 102_000, 0)
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
+
+
+@pytest.mark.parametrize("is_taken_off", [False, True])
+def test_the_rent_of_cells_that_an_own_vendor_spares_waits_to_be_sold_again(
+    zone, owner, is_taken_off
+):
+    node = market.node(zone)
+    vendor = build.vendor(zone)
+    owner.memberships.create(user=vendor.organisation.memberships.first().user, role="owner")
+    market.price_rent(zone, node)
+    bid, job = sell(owner, zone)
+    assert bid.payment_micros == 620_000
+    assert prepare_next(clock=clock)
+    # The last of three cells begins four slots later.
+    now = market.slot_at(zone, 101)
+    Node.objects.update(last_heartbeat_at=now)
+    assert conclude_preparations(now=now) == 1
+    made = Preparation.objects.get()
+    # Half of the cell's price is rent.
+    assert (made.spared_micros, made.refund_micros, made.waits_micros) == (200_000, 98_000, 98_000)
+    if is_taken_off:
+        # Nobody can buy it then, and its owner keeps nothing from anybody.
+        Node.objects.update(available_until_at=slot_starts_at(zone, 105))
+    now = market.slot_at(zone, 103)
+    Node.objects.update(last_heartbeat_at=now)
+    dispatch_slots(now=now)
+    job.refresh_from_db()
+    market.end_slice(job, status=SliceEnd.FINISHED, now=market.slot_at(zone, 104))
+    assert settle_finished(now=market.slot_at(zone, 104)) == 1
+    bid.refresh_from_db()
+    assert (bid.refund_micros, bid.rent_due_micros) == (98_000, 98_000)
+    assert settle_rents(now=market.slot_at(zone, 104)) == 0
+    for slot in (103, 104, 105):
+        refresh_zone(zone=zone, now=market.slot_at(zone, slot))
+    assert settle_rents(now=market.slot_at(zone, 105)) == 1
+    bid = Bid.objects.get()
+    assert (bid.refund_micros, bid.rent_due_micros) == (98_000 + 98_000 * is_taken_off, None)
+    idle = Earning.objects.filter(kind="idle").values_list("amount_micros", flat=True)
+    assert list(idle) == ([] if is_taken_off else [98_000])
+    assert check_ledger().balanced
 
 
 def test_a_job_that_runs_on_fewer_cells_than_were_sold_is_given_back_by_those_it_has(zone, owner):

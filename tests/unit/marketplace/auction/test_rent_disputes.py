@@ -21,7 +21,7 @@ from marketplace.payments.self_dealing import list_returnable
 from marketplace.web.presenters.receipt import build_receipt
 from tests import builders
 from tests import market_builders as market
-from tests.unit.marketplace.auction.test_resold import begin, check_books, price_rent
+from tests.unit.marketplace.auction.test_resold import begin, check_books
 from tests.unit.marketplace.auction.test_settlement import earned, run, stopping
 from tests.unit.marketplace.payments.test_self_dealing import card_payment
 from workers.protocol.reports import SliceEnd
@@ -52,7 +52,7 @@ def node(zone):
 @pytest.fixture
 def stopped(zone, owner, node):
     """A job whose price is rent by half, that stopped in its first cell of three; settled."""
-    price_rent(zone, node)
+    market.price_rent(zone, node)
     bid, job = stopping(zone, owner)
     assert bid.payment_micros == PRICE
     run(job, zone, 101)

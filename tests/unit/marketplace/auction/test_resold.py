@@ -14,7 +14,6 @@ from marketplace.auction.book.engine_cache import read_entries
 from marketplace.auction.cancelling import CancelQuote, cancel_sold_job, quote_cancelling
 from marketplace.auction.lane import ended_jobs
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, Reservation, Snapshot
 from marketplace.auction.resold import settle_rents
@@ -27,7 +26,6 @@ from marketplace.tiers.profits import load_profit_report
 from marketplace.web.presenters.receipt import build_receipt
 from scheduler.auction import Engine
 from scheduler.auction.audit.give_backs import GiveBackAudit
-from scheduler.auction.log import events
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -56,17 +54,9 @@ def sold(owner, zone, **terms):
     return bid, Job.objects.get(bid_id=bid.pk)
 
 
-def price_rent(zone, node):
-    """Have cells cost as much again as their operational cost."""
-    prices = {node.pk: (1_000.0,) * 144}
-    with enter_lane(zone=zone, now=NOW) as lane:
-        free = dict.fromkeys(prices, (0.0,) * 144)
-        lane.apply(events.PricesSolved(101, compute_price=prices, memory_price=free))
-
-
 def cancel_rented(zone, owner, node=None):
     """A job whose price is rent by half, cancelled before cells that begin soon, and settled."""
-    price_rent(zone, node or market.node(zone))
+    market.price_rent(zone, node or market.node(zone))
     bid, job = sold(owner, zone)
     assert bid.payment_micros == 600_000
     shown = quote_cancelling(bid=bid, job=job, now=NOW)
@@ -208,7 +198,7 @@ def test_a_burst_of_cancellations_does_not_get_its_rent_back_by_being_many(
     zone, owner, monkeypatch
 ):
     """What a turn leaves to the next one goes by when its owner gave it back."""
-    price_rent(zone, market.node(zone))
+    market.price_rent(zone, market.node(zone))
     bids = [sold(owner, zone) for _ in range(3)]
     for _, job in bids:
         cancel_sold_job(job=job, cancelled_by=None, now=NOW)
@@ -250,7 +240,7 @@ def test_a_zone_without_turns_keeps_no_rent_of_cells_that_it_had_on_sale(zone, o
 
 def test_what_a_machine_was_started_for_binds_what_is_shown_and_what_goes_back(zone, owner):
     node = market.node(zone)
-    price_rent(zone, node)
+    market.price_rent(zone, node)
     bid, job = sold(owner, zone)
     # Its first slot there costs 200,000 at least: less goes back than waits.
     type(node).objects.filter(pk=node.pk).update(rented_at=bid.decided_at)
@@ -269,7 +259,7 @@ def test_what_a_machine_was_started_for_binds_what_is_shown_and_what_goes_back(z
 
 def test_what_cannot_be_paid_is_tried_again_while_the_others_are(zone, owner, monkeypatch):
     node = market.node(zone)
-    price_rent(zone, node)
+    market.price_rent(zone, node)
     bids = [sold(owner, zone) for _ in range(2)]
     for _, job in bids:
         cancel_sold_job(job=job, cancelled_by=None, now=NOW)
