@@ -139,25 +139,7 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
             totals_paid=totals_paid,
             split=split,
         )
-        if any(amounts.values()):
-            post_entry(
-                kind=EntryKind.DISTRIBUTION,
-                reference=hold_reference,
-                hold_reference=hold_reference,
-                amounts=amounts,
-                locked=locked,
-                now=now,
-            )
-        for (pk, kind), amount in totals_paid.items():
-            create_earning(
-                organisation_id=pk,
-                kind=kind,
-                reference=hold_reference,
-                amount_micros=amount,
-                buyer_id=organisation_id,
-                now=now,
-            )
-        Distribution.objects.create(
+        shared = Distribution(
             hold=hold,
             asks_micros=split.asks_micros,
             asks_returned_micros=split.asks_returned_micros,
@@ -168,6 +150,26 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
             at_fault_id=split.at_fault_id,
             made_at=now,
         )
+        if any(amounts.values()):
+            post_entry(
+                kind=EntryKind.DISTRIBUTION,
+                reference=hold_reference,
+                hold_reference=hold_reference,
+                amounts=amounts,
+                locked=locked,
+                now=now,
+                memo=shared.described,
+            )
+        for (pk, kind), amount in totals_paid.items():
+            create_earning(
+                organisation_id=pk,
+                kind=kind,
+                reference=hold_reference,
+                amount_micros=amount,
+                buyer_id=organisation_id,
+                now=now,
+            )
+        shared.save(force_insert=True)
         hold.distributed_at = now
         hold.save(update_fields=["distributed_at"])
     return hold

@@ -8,17 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
-from django.db.models import (
-    Case,
-    F,
-    OuterRef,
-    Q,
-    QuerySet,
-    Subquery,
-    Sum,
-    Value,
-    When,
-)
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
@@ -95,6 +85,8 @@ class LedgerCheck:
     wrong_holds: tuple[str, ...]
     #: What the clearing account has beyond the charges still to be shared out; zero.
     clearing_surplus_micros: int
+    #: Holds of which it is noted that they were shared out otherwise than their sealed entry says.
+    wrong_shares: tuple[str, ...]
     #: Holds whose operational cost is not what providers earned and what went back to the owner.
     wrong_pay: tuple[str, ...]
     #: Holds that say another charge, refund or vendor's pay than their postings.
@@ -139,6 +131,7 @@ def _check(*, is_whole: bool) -> LedgerCheck:
         "wrong_balances": _find_wrong_balances(postings, is_whole=is_whole),
         "wrong_holds": _find_wrong_holds(),
         "clearing_surplus_micros": _compute_clearing_surplus(is_whole=is_whole),
+        "wrong_shares": _find_wrong_shares(entries, is_whole=is_whole),
         "wrong_pay": _find_wrong_pay(entries, is_whole=is_whole),
         "wrong_charges": _find_wrong_charges(entries, is_whole=is_whole),
         "wrong_earnings": _find_wrong_earnings(entries, is_whole=is_whole),
@@ -233,6 +226,21 @@ def _sum_shared_asks(references: Any) -> SharedAsks:
         borne_micros=sums["borne"],
         kept_micros=sums["kept"],
     )
+
+
+def _find_wrong_shares(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
+    """References of holds whose distribution is another than its entry says, or is missing."""
+    booked = entries.filter(kind=EntryKind.DISTRIBUTION)
+    rows = Distribution.objects.filter(hold__reference=OuterRef("reference"))
+    missing = booked.filter(~Exists(rows)).order_by("pk").values_list("reference", flat=True)
+    said = Entry.objects.filter(kind=EntryKind.DISTRIBUTION, reference=OuterRef("hold__reference"))
+    shared = Distribution.objects.annotate(said=Subquery(said.values("memo")))
+    if not is_whole:
+        shared = shared.filter(hold__reference__in=booked.values("reference"))
+    noted = shared.select_related("hold").order_by("pk").iterator()
+    # Where nothing was left to be shared out there is no entry.
+    wrong = (row.hold.reference for row in noted if row.said not in (None, row.described))
+    return (*missing, *wrong)
 
 
 def _find_wrong_pay(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:

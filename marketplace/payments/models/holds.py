@@ -142,7 +142,8 @@ class Distribution(models.Model):
     """How the operational cost in one charge was shared out, which no posting tells apart.
 
     ``asks_micros + borne_pay_micros`` is what providers earned with the hold, what went back to
-    the owner and what was kept of work that was not done; ``check_ledger`` sees to it.
+    the owner and what was kept of work that was not done. The entry that booked it says the same
+    in words (``described``), under its seal; ``check_ledger`` sees to both.
     """
 
     hold_id: str
@@ -194,3 +195,13 @@ class Distribution(models.Model):
 
     def __str__(self) -> str:
         return f"{self.asks_micros} of {self.hold_id}"
+
+    @property
+    def described(self) -> str:
+        """All of it but the time, in micro-dollars: the memo of the entry that booked it."""
+        return (
+            f"asks {self.asks_micros}, returned {self.asks_returned_micros},"
+            f" kept {self.asks_kept_micros}; borne: pay {self.borne_pay_micros},"
+            f" credit {self.borne_credit_micros}, vendor {self.borne_vendor_micros};"
+            f" at fault: {self.at_fault_id or 'nobody'}"
+        )

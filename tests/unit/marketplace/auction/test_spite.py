@@ -261,7 +261,9 @@ class Spite:
         # A window of a day may begin at any hour.
         card_bound = (days + 1) * settings.CARD_FIRST_CENTS * MICROS_PER_CENT
         fee_bound = days * find_fee_bound()
-        bound = days * settings.HOUSE_BEARS_MICROS_PER_DAY
+        # Counted by dates, as the market does, and not by days since the first act.
+        dates = (self.now.date() - NOW.date()).days + 1
+        bound = dates * settings.HOUSE_BEARS_MICROS_PER_DAY
         losses = {
             "an owner's fees": (max(fees.values(), default=0), fee_bound),
             "a provider's faults": (borne, bound),

@@ -209,6 +209,57 @@ def test_the_checks_find_a_hold_that_says_other_than_its_postings(owner, column:
     assert check_recent().wrong_charges == check_ledger().wrong_charges == ("bid_1",)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            f"UPDATE payments_distribution SET {column} = {column} + 1"
+            for column in (
+                *("asks_micros", "asks_returned_micros", "asks_kept_micros"),
+                *("borne_pay_micros", "borne_credit_micros", "borne_vendor_micros"),
+            )
+        ),
+        # Two that hide each other from the sum of the parts.
+        "UPDATE payments_distribution SET asks_micros = asks_micros + 1,"
+        " asks_returned_micros = asks_returned_micros + 1",
+        "UPDATE payments_distribution"
+        " SET at_fault_id = (SELECT min(id) FROM accounts_organisation)",
+        "DELETE FROM payments_distribution",
+    ],
+)
+def test_the_checks_find_a_payment_that_was_shared_out_otherwise(
+    owner, provider, change: str
+) -> None:
+    distribute_charge(
+        hold_reference="bid_1", split=builders.cost_split(Share(provider.pk, 700_000)), now=NOW
+    )
+    assert check_recent().balanced
+    alter_row(change)
+    assert check_recent().wrong_shares == check_ledger().wrong_shares == ("bid_1",)
+    assert not check_ledger().balanced
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "amount_micros = amount_micros + 1",
+        "kind = 'vendor'",
+        "kind = 'idle'",
+        "reference = 'bid_2'",
+        "organisation_id = (SELECT organisation_id FROM payments_hold)",
+        "matured_at = now()",
+        "returned_at = now()",
+    ],
+)
+def test_the_whole_check_finds_an_earning_that_its_posting_does_not_say(
+    owner, provider, change: str
+) -> None:
+    split = builders.cost_split(Share(provider.pk, 700_000))
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
+    alter_row(f"UPDATE payments_earning SET {change}")
+    assert check_ledger().wrong_earnings != ()
+
+
 def test_the_checks_find_earnings_that_are_not_their_postings(owner, provider) -> None:
     split = builders.cost_split(Share(provider.pk, 700_000))
     distribute_charge(hold_reference="bid_1", split=split, now=NOW)

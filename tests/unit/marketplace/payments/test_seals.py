@@ -167,12 +167,12 @@ def test_a_seal_that_is_made_during_the_whole_check_is_no_fault(sealed, monkeypa
 def test_the_check_of_what_came_after_asks_no_more_of_a_long_ledger(
     sealed, django_assert_num_queries
 ) -> None:
-    with django_assert_num_queries(16):
+    with django_assert_num_queries(18):
         check_recent()
     for number in range(20):
         builders.hold_funds(
             organisation=sealed, amount_micros=1_000, reference=f"bid_more_{number}"
         )
     seal_ledger(now=NOW)
-    with django_assert_num_queries(16):
+    with django_assert_num_queries(18):
         assert check_recent().entries == 23
