@@ -1,19 +1,20 @@
 """Whether the books are right: the ledger recomputed from its postings, beside its other rows.
 
-There are two checks of the same things: of all postings and every seal, for a night or a restore,
-and of what came after the last seal, whose cost does not grow with the ledger.
+One check is of all postings and every seal; the other, of what came after the last seal, costs no
+more as the ledger grows.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
-from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
+from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
 from marketplace.payments.account_sums import annotate_all_totals, annotate_totals
+from marketplace.payments.distribution_checks import find_wrong_shares
 from marketplace.payments.earning_sums import find_wrong_sums
 from marketplace.payments.models import (
     MICROS_PER_CENT,
@@ -131,7 +132,7 @@ def _check(*, is_whole: bool) -> LedgerCheck:
         "wrong_balances": _find_wrong_balances(postings, is_whole=is_whole),
         "wrong_holds": _find_wrong_holds(),
         "clearing_surplus_micros": _compute_clearing_surplus(is_whole=is_whole),
-        "wrong_shares": _find_wrong_shares(entries, is_whole=is_whole),
+        "wrong_shares": find_wrong_shares(entries, is_whole=is_whole),
         "wrong_pay": _find_wrong_pay(entries, is_whole=is_whole),
         "wrong_charges": _find_wrong_charges(entries, is_whole=is_whole),
         "wrong_earnings": _find_wrong_earnings(entries, is_whole=is_whole),
@@ -226,21 +227,6 @@ def _sum_shared_asks(references: Any) -> SharedAsks:
         borne_micros=sums["borne"],
         kept_micros=sums["kept"],
     )
-
-
-def _find_wrong_shares(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
-    """References of holds whose distribution is another than its entry says, or is missing."""
-    booked = entries.filter(kind=EntryKind.DISTRIBUTION)
-    rows = Distribution.objects.filter(hold__reference=OuterRef("reference"))
-    missing = booked.filter(~Exists(rows)).order_by("pk").values_list("reference", flat=True)
-    said = Entry.objects.filter(kind=EntryKind.DISTRIBUTION, reference=OuterRef("hold__reference"))
-    shared = Distribution.objects.annotate(said=Subquery(said.values("memo")))
-    if not is_whole:
-        shared = shared.filter(hold__reference__in=booked.values("reference"))
-    noted = shared.select_related("hold").order_by("pk").iterator()
-    # Where nothing was left to be shared out there is no entry.
-    wrong = (row.hold.reference for row in noted if row.said not in (None, row.described))
-    return (*missing, *wrong)
 
 
 def _find_wrong_pay(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:

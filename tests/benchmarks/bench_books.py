@@ -230,18 +230,12 @@ def _write_bids(buyer_id: str, earner_id: str, first: int, last: int) -> None:
         for kind, moves in _MOVES.items():
             cursor.execute(
                 "INSERT INTO payments_entry (id, kind, reference, hold_reference, booked_at, memo)"
-<<<<<<< HEAD
-                " SELECT md5(%s || n)::uuid, %s, 'bid:bid_' || n, 'bid:bid_' || n, %s, ''"
-                " FROM generate_series(%s, %s) AS n",
-                [kind, kind, "2026-03-02T09:00:00Z", first + 1, last],
-=======
-                " SELECT %s || n, %s, 'bid:bid_' || n, 'bid:bid_' || n, %s, %s"
+                " SELECT md5(%s || n)::uuid, %s, 'bid:bid_' || n, 'bid:bid_' || n, %s, %s"
                 " FROM generate_series(%s, %s) AS n",
                 [
-                    *(f"ent_{kind}_", kind, "2026-03-02T09:00:00Z"),
+                    *(kind, kind, "2026-03-02T09:00:00Z"),
                     *(_SHARED if kind == "distribution" else "", first + 1, last),
                 ],
->>>>>>> 691dcba7 (Hold every distribution against the sealed entry that booked it)
             )
             for account, amount in moves.items():
                 cursor.execute(
@@ -280,7 +274,7 @@ _JOB_CHANGES = (
     f" 'created_at', {_AT}, 'finished_at', {_AT}, 'settled_at', {_AT}"
 )
 #: As ``Distribution.described``.
-_SHARED = "asks 380000, returned 0, kept 0; borne: pay 0, credit 0, vendor 0; at fault: nobody"
+_SHARED = "asks 380000"
 #: What each entry of a bid adds to which account.
 _MOVES = {
     "hold": {"wallet_available": -1_000_000, "wallet_held": 1_000_000},

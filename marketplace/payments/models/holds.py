@@ -199,9 +199,13 @@ class Distribution(models.Model):
     @property
     def described(self) -> str:
         """All of it but the time, in micro-dollars: the memo of the entry that booked it."""
-        return (
-            f"asks {self.asks_micros}, returned {self.asks_returned_micros},"
-            f" kept {self.asks_kept_micros}; borne: pay {self.borne_pay_micros},"
-            f" credit {self.borne_credit_micros}, vendor {self.borne_vendor_micros};"
-            f" at fault: {self.at_fault_id or 'nobody'}"
-        )
+        parts = {
+            "asks": self.asks_micros,
+            "returned": self.asks_returned_micros,
+            "kept": self.asks_kept_micros,
+            "pay borne": self.borne_pay_micros,
+            "credit borne": self.borne_credit_micros,
+            "vendor borne": self.borne_vendor_micros,
+            "at fault": self.at_fault_id,
+        }
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if value)
