@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from celery.beat import ScheduleEntry
-from django.db import close_old_connections
+from django.db import close_old_connections, connection
 from django.db.models import Q, Value
 from redbeat import RedBeatScheduler
 
@@ -42,6 +43,23 @@ def has_work(*, now: datetime) -> bool:
 
     What is missing here would be done a minute late, and never left undone.
     """
+    statement, parameters = _build_question()
+    passed = now - _ANY_TIME
+    with connection.cursor() as cursor:
+        cursor.execute(
+            statement,
+            [each + passed if isinstance(each, datetime) else each for each in parameters],
+        )
+        return cursor.fetchone() is not None
+
+
+#: Stands for now in the question, which takes three times as long to build as to answer.
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@cache
+def _build_question() -> tuple[str, tuple[Any, ...]]:
+    """The statement that finds a row where there is work at ``_ANY_TIME``, and its parameters."""
     # Models cannot be imported before Django is set up.
     from marketplace.auction.models import Bid, BidStatus
     from marketplace.checks.models import SpotCheck
@@ -53,6 +71,7 @@ def has_work(*, now: datetime) -> bool:
     from marketplace.tiers.models import LIVE, Machine
     from marketplace.vendors.models import Preparation
 
+    now = _ANY_TIME
     first, *others = (
         rows.order_by().annotate(is_there=Value(1)).values_list("is_there")[:1]
         for rows in (
@@ -76,7 +95,7 @@ def has_work(*, now: datetime) -> bool:
             SpotCheck.objects.filter(failed_at__isnull=False, pay_returned_at=None),
         )
     )
-    return first.union(*others, all=True).exists()
+    return first.union(*others, all=True)[:1].query.sql_with_params()
 
 
 class RestingScheduler(RedBeatScheduler):
