@@ -1,6 +1,7 @@
-"""A TCP relay to the tests' PostgreSQL: what passes it can be swallowed, and nothing is closed.
+"""A TCP relay: what passes it can be swallowed, and nothing is closed.
 
-Either side then believes the other one silent, as when a network is cut between two hosts.
+Either side then believes the other one silent, as when a network is cut between two hosts. It also
+stands for a proxy whose server is replaced by another one.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ _PIECE_BYTES = 64 * 1024
 
 
 class CutRelay:
-    """Passes bytes on, both ways, until ``cut``; after ``heal`` connections that lost some end."""
+    """Passes bytes on, both ways, until ``cut``; after ``heal`` connections that lost some end.
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._host, self._port = settings["HOST"], int(settings["PORT"] or 5432)
+    ``host`` is a name or the folder of a Unix socket of PostgreSQL's.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
         self._passes = threading.Event()
         self._passes.set()
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
-        user, password = quote(settings["USER"]), quote(settings["PASSWORD"] or "")
-        at = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.url = f"postgresql://{user}:{password}@{at}/{settings['NAME']}"
+        #: Where it listens.
+        self.at = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def turn_to(self, port: int) -> None:
+        """Take new connections to another port; those that are open stay."""
+        self._port = port
 
     def cut(self) -> None:
         self._passes.clear()
@@ -46,7 +53,11 @@ class CutRelay:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = self._reach_server()
+                try:
+                    server = self._reach_server()
+                except OSError:
+                    _end(client)
+                    continue
                 self._sockets += [client, server]
                 for pair in ((client, server), (server, client)):
                     threading.Thread(target=self._pump, args=pair, daemon=True).start()
@@ -81,10 +92,18 @@ def _end(one: socket.socket) -> None:
 
 
 @contextmanager
-def open_relay() -> Iterator[CutRelay]:
-    """A relay to the database of the test that runs."""
-    relay = CutRelay(connection.settings_dict)
+def open_relay(host: str, port: int) -> Iterator[CutRelay]:
+    relay = CutRelay(host, port)
     try:
         yield relay
     finally:
         relay.close()
+
+
+@contextmanager
+def open_database_relay() -> Iterator[tuple[CutRelay, str]]:
+    """A relay to the database of the test that runs, and the database's address by it."""
+    settings: dict[str, Any] = connection.settings_dict
+    user, password = quote(settings["USER"]), quote(settings["PASSWORD"] or "")
+    with open_relay(settings["HOST"], int(settings["PORT"] or 5432)) as relay:
+        yield relay, f"postgresql://{user}:{password}@{relay.at}/{settings['NAME']}"

@@ -27,7 +27,7 @@ from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
-from tests.cut_relay import open_relay
+from tests.cut_relay import open_database_relay
 from tests.unit.marketplace.common.threads import at_once
 from tests.waiting import until
 
@@ -115,8 +115,8 @@ def test_a_standby_decides_soon_however_a_lane_stops_and_the_old_one_is_fenced(z
     owner = builders.organisation(usd="10")
     logs = {"log_dir": tmp_path}
     with (
-        open_relay() as relay,
-        lane_process.lane(**logs, name="old", database_url=relay.url) as old,
+        open_database_relay() as (relay, url),
+        lane_process.lane(**logs, name="old", database_url=url) as old,
         lane_process.lane(**logs, name="standby") as standby,
     ):
         for lane in (old, standby):
