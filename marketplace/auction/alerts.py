@@ -127,25 +127,27 @@ def _list_due(now: datetime) -> QuerySet[Alert]:
 
 
 def _send(text: str, *, subject: str) -> None:
-    """Send one message to everybody who is to know.
+    """Send one message to everybody who is to know, also where one of the ways is broken.
 
     Raises
     ------
-    OSError, FetchFailed
+    OSError, ValueError, FetchFailed
         Nobody, or not all, were reached.
     """
-    page = f"{settings.PUBLIC_URL}/operator"
-    if to := settings.ALERT_MAILS or list_operators():
-        send_mail(f"[Finetender] {subject}", f"{text}\n\n{page}\n", None, to)
-    if settings.ALERT_WEBHOOK:
-        ask_stranger(
-            settings.ALERT_WEBHOOK,
-            body=json.dumps({"text": f"{text}\n{page}"}).encode(),
-            headers={"Content-Type": "application/json"},
-            # The address is the operator's own.
-            allows_private=True,
-            limits=WEBHOOK_LIMITS,
-        )
+    page = f"{settings.PUBLIC_URL}/operator/health"
+    try:
+        if settings.ALERT_WEBHOOK:
+            ask_stranger(
+                settings.ALERT_WEBHOOK,
+                body=json.dumps({"text": f"{text}\n{page}"}).encode(),
+                headers={"Content-Type": "application/json"},
+                # The address is the operator's own.
+                allows_private=True,
+                limits=WEBHOOK_LIMITS,
+            )
+    finally:
+        if to := settings.ALERT_MAILS or list_operators():
+            send_mail(f"[Finetender] {subject}", f"{text}\n\n{page}\n", None, to)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer, StreamRequestHandler, ThreadingTCPServer
 
 import pytest
 from django.core import mail
@@ -138,3 +143,79 @@ def test_alerts_are_kept_for_ninety_days():
     beat(LATER + timedelta(days=91))
     watch_market(now=LATER + timedelta(days=91))
     assert Alert.objects.count() == 0
+
+
+@contextmanager
+def serve(server: BaseServer) -> Iterator[int]:
+    """Answer in a thread; the port."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server.server_address[1]  # type: ignore[misc]  # of TCP
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def build_mail_server(mails: list[str], *, refuses: list[bool]) -> ThreadingTCPServer:
+    """One that takes every mail, or has no time while ``refuses`` has a member."""
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            self.say("421 busy" if refuses else "220 here")
+            for line in self.rfile:
+                word = line.split()[0].upper().decode()
+                if word == "DATA":
+                    self.say("354 go on")
+                    mails.append(
+                        "".join(part.decode() for part in iter(self.rfile.readline, b".\r\n"))
+                    )
+                self.say("221 bye" if word == "QUIT" else "250 well")
+
+        def say(self, text: str) -> None:
+            self.wfile.write(f"{text}\r\n".encode())
+
+    return ThreadingTCPServer(("127.0.0.1", 0), Handler)
+
+
+def build_webhook(posted: list[str]) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+
+def test_a_mail_server_and_a_webhook_get_the_alert_and_its_end_also_when_they_were_away(settings):
+    mails: list[str] = []
+    posted: list[str] = []
+    refuses = [True]
+    with ExitStack() as servers:
+        port = servers.enter_context(serve(build_mail_server(mails, refuses=refuses)))
+        hook = servers.enter_context(serve(build_webhook(posted)))
+        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", port
+        settings.ALERT_WEBHOOK = f"http://127.0.0.1:{hook}/hook"
+        silence_lane()
+        watch_market(now=NOW)
+        # The webhook is told meanwhile, and again with the mail: once too often, not too seldom.
+        assert (mails, len(posted)) == ([], 1)
+        refuses.clear()
+        beat_all_but_the_lane(NOW + SENT_WITHIN)
+        watch_market(now=NOW + SENT_WITHIN)
+        beat(NOW + 2 * SENT_WITHIN)
+        watch_market(now=NOW + 2 * SENT_WITHIN)
+    [begun, ended] = mails
+    assert "To: root@example.com" in begun
+    assert "The auction lane is silent: no bid is decided." in begun
+    assert "Subject: [Finetender] Decisions works again." in ended
+    said = (
+        "Decisions: The auction lane is silent: no bid is decided. Since "
+        f"{NOW - timedelta(minutes=5):%Y-%m-%d %H:%M:%S} UTC."
+    )
+    assert [text.splitlines()[0] for text in posted] == [said, said, "Decisions works again."]
