@@ -18,6 +18,7 @@ from celery.beat import ScheduleEntry
 from django.db import close_old_connections, connection
 from django.db.models import Q, Value
 from redbeat import RedBeatScheduler
+from redis.exceptions import LockNotOwnedError
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,19 @@ class RestingScheduler(RedBeatScheduler):
         self._sent: dict[str, float] = {}
         self._is_at_rest, self._asked_at = False, float("-inf")
         super().__init__(*args, **kwargs)
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Send what is due; where the turn was lost, wait for it, and go on.
+
+        A machine that is busy holds a tick up for longer than the lock lasts. RedBeat would end the
+        process, whose next start takes a minute there in which nothing runs by the clock.
+        """
+        try:
+            return super().tick(*args, **kwargs)
+        except LockNotOwnedError:
+            log.warning("the clock came too late for its lock, and waits for it again")
+            self.lock.acquire()
+            return 0.0
 
     def apply_async(
         self, entry: ScheduleEntry, producer: Any = None, advance: bool = True, **kwargs: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from datetime import timedelta
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from redbeat import RedBeatScheduler
+from redis import Redis
 
 from marketplace.auction.probes import LANE_TASK, WORKER_TASK
 from marketplace.common import heartbeats
@@ -151,3 +153,34 @@ def test_durable_work_is_work_once_it_is_due():
     enqueue_work(NewWork(DELIVER, "one", NOW + timedelta(seconds=5)))
     assert not beat.has_work(now=NOW)
     assert beat.has_work(now=NOW + timedelta(seconds=5))
+
+
+def test_a_clock_that_was_held_up_takes_its_turn_again_once_no_other_has_it(monkeypatch):
+    messages = Redis.from_url(settings.REDIS_URL)
+    first, other = (
+        messages.lock("test-beat", timeout=10, sleep=0.01, thread_local=False) for _ in range(2)
+    )
+    scheduler = StillScheduler()
+    scheduler.lock = first
+
+    def tick(self: StillScheduler) -> float:
+        self.lock.extend(10)
+        return 1.0
+
+    monkeypatch.setattr(RedBeatScheduler, "tick", tick)
+    try:
+        assert first.acquire(blocking=False)
+        assert scheduler.tick() == 1.0
+        messages.delete("test-beat")  # Its time was over,
+        assert other.acquire(blocking=False)  # and another clock began.
+        waiting = threading.Thread(target=scheduler.tick)
+        waiting.start()
+        assert not first.owned()
+        assert other.owned()
+        other.release()
+        waiting.join(30)
+        assert first.owned()
+        assert scheduler.tick() == 1.0
+    finally:
+        messages.delete("test-beat")
+        messages.close()
