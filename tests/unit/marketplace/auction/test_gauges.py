@@ -44,7 +44,7 @@ def silence(*tasks: str) -> None:
 
 
 def place_bids(zone: Zone, *, of: int = 1, **changed: Any) -> None:
-    owner = builders.organisation(usd=20)
+    owner = builders.organisation(usd="20")
     made = [market.bid(owner, zone).pk for _ in range(of)]
     Bid.objects.filter(pk__in=made).update(**changed)
 
@@ -112,7 +112,7 @@ def read_gauges() -> dict[str, float]:
 
 
 def test_waiting_and_decided_bids_are_counted_by_zone(zone):
-    owner = builders.organisation(usd=20)
+    owner = builders.organisation(usd="20")
     answered, waiting = market.bid(owner, zone), market.bid(owner, zone)
     times = {"created_at": NOW - timedelta(seconds=40), "decided_at": NOW - timedelta(seconds=39.8)}
     Bid.objects.filter(pk=answered.pk).update(status="refused", **times)
@@ -129,7 +129,7 @@ def test_waiting_and_decided_bids_are_counted_by_zone(zone):
 
 
 def test_a_bid_that_waited_for_hours_is_among_those_decided_lately(zone):
-    bid = market.bid(builders.organisation(usd=20), zone)
+    bid = market.bid(builders.organisation(usd="20"), zone)
     old, lately = NOW - timedelta(hours=3), NOW - timedelta(minutes=1)
     # Its id is as old as it is.
     Bid.objects.filter(pk=bid.pk).update(status="refused", created_at=old, decided_at=lately)
@@ -202,7 +202,7 @@ def build_case(series: list[dict[str, str]], *, is_up: bool, fires: set[str]) ->
 
 
 def test_what_was_solved_verified_lost_and_is_held_is_told(zone):
-    owner = builders.organisation(usd=20)
+    owner = builders.organisation(usd="20")
     market.bid(owner, zone, price_micros=5_000_000)
     Pricing.objects.update_or_create(zone=zone, defaults={"applied_at": NOW, "failures": 2})
     LogCheck.objects.create(

@@ -80,7 +80,7 @@ def test_a_queue_that_nobody_takes_and_one_that_is_long_are_named(job, task, que
 
 
 def test_a_bid_without_an_answer_is_named(job):
-    waiting = market.bid(builders.organisation(usd=10), job.zone)
+    waiting = market.bid(builders.organisation(usd="10"), job.zone)
     Bid.objects.filter(pk=waiting.pk).update(created_at=NOW - 15 * SECOND)
     assert list_behind() == []
     Bid.objects.filter(pk=waiting.pk).update(created_at=NOW - 16 * SECOND)
