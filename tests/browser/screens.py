@@ -10,7 +10,7 @@ import argparse
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from json import dumps
@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from marketplace.embedded.demo.api_client import DATASET, MESSY
 from marketplace.embedded.house import ROOT, house
+from tests.browser.dashboard import PROMETHEUS, draw_dashboard, run_prometheus
 from tests.browser.visitor import CONTEXT, LAUNCH, PATIENCE_MS, Visitor
 from tests.demo_market import open_market
 
@@ -43,6 +44,8 @@ class Place:
     owner: str
     provider: str
     operator: str
+    #: Address of the Prometheus that scrapes the house; empty where there is none.
+    prometheus: str = ""
 
 
 class Camera:
@@ -150,6 +153,7 @@ def take_screens(camera: Camera) -> None:
         camera.take(provider, "statement", f"/nodes/payouts/{datetime.now(UTC):%Y-%m}")
     with camera.person(place.operator) as operator:
         camera.take(operator, "operator", "/operator")
+        camera.take(operator, "health", "/operator/health")
         _take_console(camera, operator, job)
         camera.take(operator, "profit", "/operator/money/profit")
         camera.take(operator, "books", "/operator/money/books")
@@ -292,7 +296,11 @@ def place_of(arguments: argparse.Namespace) -> Iterator[Place]:
     ):
         seeded = open_market(running, say=print)
         people = tuple(seeded["people"][role] for role in ("owner", "provider", "operator"))
-        yield Place(running.url, seeded["password"], *people)
+        with ExitStack() as watching:
+            prometheus = ""
+            if PROMETHEUS is not None:
+                prometheus = watching.enter_context(run_prometheus(running, Path(data)))
+            yield Place(running.url, seeded["password"], *people, prometheus=prometheus)
 
 
 def main(say: Callable[[str], None] = print) -> None:
@@ -307,6 +315,8 @@ def main(say: Callable[[str], None] = print) -> None:
         camera = Camera(browser, place, arguments.folder)
         take_screens(camera)
         browser.close()
+        if place.prometheus:
+            camera.taken.append(draw_dashboard(place.prometheus, arguments.folder / "metrics.png"))
     for file in camera.taken:
         say(f"{file.relative_to(ROOT) if file.is_relative_to(ROOT) else file}")
 
