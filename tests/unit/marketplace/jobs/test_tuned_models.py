@@ -372,16 +372,6 @@ def test_a_bid_that_cannot_be_paid_writes_no_adapter(owner, job):
     assert (Hold.objects.count(), Entry.objects.count()) == (holds, entries)
 
 
-def test_models_of_replaced_checkpoints_leave_room_for_others(owner, job, monkeypatch):
-    monkeypatch.setattr(tuned_models, "MODELS_KEPT", 1)
-    first = market.checkpoint(job, step=4)
-    kept = find(owner, job, 4).take_artifact(now=NOW)
-    market.checkpoint(job, step=6)
-    Checkpoint.objects.filter(pk=first.pk).update(file="")
-    artifact = find(owner, job, 6).take_artifact(now=NOW)
-    assert set(Artifact.everything.all()) == {kept, artifact}
-
-
 def test_of_a_replaced_checkpoint_it_is_said_what_became_of_it(owner, job):
     replaced = market.checkpoint(job, step=4)
     Checkpoint.objects.filter(pk=replaced.pk).update(file="")
