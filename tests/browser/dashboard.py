@@ -114,7 +114,7 @@ def draw_dashboard(url: str, file: Path, *, since_s: float = 900.0) -> Path:
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     figure.supxlabel("minutes from now", fontsize=8)
-    figure.savefig(file, dpi=80)
+    figure.savefig(file, dpi=60)
     plt.close(figure)
     return file
 
