@@ -42,6 +42,7 @@ class _CompiledOnCall:
     def __init__(self, function: Callable[..., object], directory: str) -> None:
         self._function = cast("Any", function)
         self._directory = directory
+        self._made: Any = None
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -50,13 +51,19 @@ class _CompiledOnCall:
     @cached_property
     def _machine_code(self) -> Any:
         with _ONE_AT_A_TIME:
+            return self._make()
+
+    def _make(self) -> Any:
+        """Make this function and those that it names, which may name it."""
+        if self._made is None:
+            self._made = _compile(self._function, self._directory)
             names = self._function.__globals__
             for name in self._function.__code__.co_names:
                 called = names.get(name)
                 if isinstance(called, _CompiledOnCall):
                     # In what it compiles, numba knows no functions but its own.
-                    names[name] = called._machine_code
-            return _compile(self._function, self._directory)
+                    names[name] = called._make()
+        return self._made
 
 
 def _compile(function: Any, directory: str) -> Any:
