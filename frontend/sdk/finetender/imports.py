@@ -128,14 +128,28 @@ def import_settings(
                 left_out.append(f"{name} is {value!r}: {error}")
         else:
             left_out.append(f"{name} has no place in a job.")
-    rows = [flat[name] for name in _BATCH if flat.get(name)]
-    if rows:
-        job.setdefault("training", {})["batch_size"] = rows[0] * (flat.get(_ACCUMULATED) or 1)
+    _take_batch(job, flat, left_out)
     if flat.get("lora_target_linear") and "target_modules" not in job.get("adapter", {}):
         job.setdefault("adapter", {})["target_modules"] = "all-linear"
     if not {"adapter", "training"} & set(job):
         raise UsageError("This is no configuration of TRL, Axolotl, Unsloth or LLaMA-Factory.")
     return ImportedJob(job, tuple(left_out))
+
+
+def _take_batch(job: dict[str, Any], flat: Mapping[str, Any], left_out: list[str]) -> None:
+    """Rows of a step: those at once, times how often they are added up."""
+    name = next((name for name in _BATCH if flat.get(name)), None)
+    if name is None:
+        return
+    rows, times = flat[name], flat.get(_ACCUMULATED) or 1
+    if not (_is_whole(rows) and _is_whole(times)):
+        left_out.append(f"{name} is {rows!r}, {times!r} times: a job has whole rows.")
+        return
+    job.setdefault("training", {})["batch_size"] = int(rows) * int(times)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
 
 
 def _flatten(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +194,7 @@ def _take_data(
     if not isinstance(value, str):
         left_out.append("A job has one file of rows. Join them, and name it as data.")
         return
-    if "://" in value or value.lower().endswith(_ROWS_ENDINGS) or Path(value).is_file():
+    if "://" in value or value.lower().endswith(_ROWS_ENDINGS) or _is_file(value):
         job["data"] = value
         return
     if not _ON_HUB.fullmatch(value):
@@ -198,6 +212,14 @@ def _take_data(
         )
         return
     job["data"] = f"hf://{value}" + (f"/{split}" if split else "")
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:
+        # A name that is too long for any file.
+        return False
 
 
 def _keep(value: Any) -> Any:
@@ -218,13 +240,13 @@ def _read_schedule(value: Any) -> str:
 
 
 def _read_whole(value: Any) -> int:
-    if value != int(value):
+    if not _is_whole(value):
         raise ValueError("a job has whole epochs.")
     return int(value)
 
 
 def _read_share(value: Any) -> float:
-    if not 0 <= float(value) < 1:
+    if not (isinstance(value, int | float) and 0 <= value < 1):
         raise ValueError("the market holds out a share, and no number of rows.")
     return float(value)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -15,6 +16,12 @@ from finetender.errors import UsageError
 _NEEDED = ("data", "price", "deadline")
 _TEXTS = ("zone", "name", "model", "validation", "output")
 _OBJECTS = ("adapter", "training", "preparation", "metadata", "sweep")
+#: Of a file, which holds a few hundred.
+_BYTES_MAX = 100_000
+#: What YAML may hold.
+_KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
+#: Numbers that YAML 1.1 takes for texts.
+_POWER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 MEMBERS = (*_NEEDED, *_TEXTS, *_OBJECTS, "verified_only")
 
 
@@ -68,54 +75,69 @@ def read_job_file(path: Path) -> JobFile:
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
-    """Read an object from YAML or JSON.
+    """Read an object from YAML or JSON: texts, numbers, truths, lists and objects of these.
+
+    The file may be a stranger's, so it is believed in nothing: neither in its size nor in values
+    that stand in it once and mean themselves many times.
 
     Raises
     ------
     UsageError
-        There is no such file, or no object in it.
+        There is no such file, or no such object in it.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(_BYTES_MAX + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
-    if path.suffix == ".json":
-        try:
-            value = json.loads(text)
-        except ValueError as error:
-            raise UsageError(f"{path} is no JSON: {error}.") from None
-    else:
-        value = _load_yaml(text, path)
+    if len(text) > _BYTES_MAX:
+        raise UsageError(f"{path} holds more than {_BYTES_MAX:,} bytes.")
+    kind = "JSON" if path.suffix == ".json" else "YAML"
+    load = json.loads if kind == "JSON" else _choose_loader()
+    try:
+        # Written once more, since no job holds numbers without end or with thousands of digits.
+        value = json.loads(json.dumps(load(text), allow_nan=False))
+    except (ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+        # Of these PyYAML raises what a value happens to meet that is not of its tag.
+        raise UsageError(f"{path} is no {kind} of a job: {error}.") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path} holds no names with values.")
-    members = cast("dict[Any, Any]", value)
-    return {str(name): _read_number(item) for name, item in members.items()}
+    return cast("dict[str, Any]", value)
 
 
-def _load_yaml(text: str, path: Path) -> Any:
+def _choose_loader() -> Callable[[str], Any]:
+    """YAML as of JSON's kinds, where ``2e-4`` is a number and a date a text, as in YAML 1.2."""
     try:
         yaml: Any = import_module("yaml")
     except ImportError:
         raise UsageError(
             "YAML needs one more package: pip install 'finetender[yaml]'. JSON needs none."
         ) from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is no YAML: {error}.") from None
 
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError("it refers to another value; write it where it is meant")
+            return yaml.SafeLoader.compose_node(self, parent, index)
 
-def _read_number(value: Any) -> Any:
-    """Read numbers such as ``2e-4``, which YAML 1.1 takes for texts."""
-    if isinstance(value, dict):
-        members = cast("dict[Any, Any]", value)
-        return {name: _read_number(item) for name, item in members.items()}
-    if isinstance(value, str) and "e" in value.lower() and value[:1].isdigit():
+    Loader.yaml_constructors = {
+        tag: build
+        for tag, build in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in _KINDS
+    }
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in rules if tag.rpartition(":")[2] in (*_KINDS, "merge")]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _POWER, list("-+0123456789"))
+
+    def load(text: str) -> Any:
         try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+            return yaml.load(text, Loader)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
+
+    return load
 
 
 def _find_rows(path: Path, given: str) -> str:

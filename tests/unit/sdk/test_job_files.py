@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -54,6 +55,61 @@ def test_a_file_that_is_no_job_says_why(tmp_path, text, words):
         read_job_file(write(tmp_path / "job.yaml", text))
     with pytest.raises(UsageError, match="cannot be read"):
         read_job_file(tmp_path / "none.yaml")
+
+
+BOMB = "a: &a {x: 1}\n" + "".join(
+    f"{name}: &{name} {{{', '.join(f'{key}: *{before}' for key in 'abcdefghij')}}}\n"
+    for before, name in itertools.pairwise("abcdefghijklm")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("bomb.yaml", BOMB),
+        ("merged.yaml", BOMB.replace("{a: *", "{<<: [*").replace(", b: *", "], b: *")),
+        ("itself.yaml", "a: &a {b: *a}"),
+        ("deep.yaml", "a: " + "[" * 5_000),
+        ("deep.json", '{"a":' * 20_000),
+        ("long.yaml", "a: " + "9" * 6_000),
+        ("long.json", '{"a": ' + "9" * 6_000 + "}"),
+        ("hex.yaml", "a: 0x" + "f" * 6_000),
+        ("endless.yaml", "a: .inf"),
+        ("endless.json", '{"a": NaN}'),
+        ("sixties.yaml", "a: " + "1:" * 5_000 + "1.5"),
+        ("bytes.yaml", "a: !!binary aGVsbG8="),
+        ("set.yaml", "a: !!set {b, c}"),
+        ("truth.yaml", "a: !!bool maybe"),
+        ("nothing.yaml", 'a: !!int ""'),
+        ("code.yaml", 'a: !!python/object/apply:os.system ["id"]'),
+        ("large.json", '{"a": "' + "b" * 100_000 + '"}'),
+    ],
+)
+def test_a_hostile_file_is_refused_with_a_sentence(tmp_path, capsys, name, text):
+    file = write(tmp_path / name, text)
+    for command in ("import", "run"):
+        assert main([command, str(file)]) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.startswith(f"finetender: {file} ")) == ("", True)
+
+
+def test_texts_stay_texts_numbers_are_numbers_and_dates_are_as_written(tmp_path):
+    text = """
+data: rows.jsonl
+price: 4.50
+deadline: 2026-12-01 10:00:00
+name: 2026-11-28
+metadata: {commit: "12e45", date: 2026-99-99}
+sweep: {training.learning_rate: [1e-4, 2E+0, -3.5e-2]}
+"""
+    found = read_job_file(write(tmp_path / "job.yaml", text))
+    assert found.sweep == {"training.learning_rate": [1e-4, 2.0, -0.035]}
+    assert found.terms == {
+        "price": "4.5",
+        "deadline": "2026-12-01 10:00:00",
+        "name": "2026-11-28",
+        "metadata": {"commit": "12e45", "date": "2026-99-99"},
+    }
 
 
 TRL = {
@@ -139,6 +195,25 @@ def test_a_configuration_becomes_a_file_that_lacks_only_the_bid(tmp_path, capsys
     assert printed.err.splitlines()[0] == "num_train_epochs is 1.5: a job has whole epochs."
     other = write(tmp_path / "other.yaml", "services: {web: {image: x}}")
     assert main(["import", str(other)]) == 2
+
+
+def test_values_of_another_kind_are_left_out_and_the_rest_is_taken():
+    wrong = {
+        "lora_r": 8,
+        "num_train_epochs": [1],
+        "val_size": "some",
+        "per_device_train_batch_size": "auto",
+        "gradient_accumulation_steps": 999_999_999_999,
+        "dataset": "a" * 9_000,
+    }
+    found = import_settings(wrong)
+    assert found.job == {"adapter": {"rank": 8}}
+    assert [sentence.split()[0] for sentence in found.left_out] == [
+        "num_train_epochs",
+        "val_size",
+        "dataset",
+        "per_device_train_batch_size",
+    ]
 
 
 @pytest.mark.parametrize(
