@@ -322,11 +322,13 @@ SPECTACULAR_SETTINGS = {
         "marketplace.api.described_operations.add_servers",
         "marketplace.api.described_operations.describe_parts",
     ],
-    # Bids and bundles have the same ones.
+    # Members of one name with several sets of values, and sets that several members have.
     "ENUM_NAME_OVERRIDES": {
         "BidStatusEnum": "marketplace.auction.models.BidStatus.values",
+        "ExportFormEnum": "marketplace.exports.models.ExportForm.values",
         "JoinTokenStatusEnum": "marketplace.fleet.join_progress.TOKEN_STATUSES",
         "MemberRoleEnum": "marketplace.accounts.models.Role.values",
+        "MessageFormEnum": "marketplace.webhooks.models.MessageForm.values",
         "TrainingPurposeEnum": ["fine-tune"],
     },
 }
