@@ -31,6 +31,7 @@ from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.ids import new_id
 from marketplace.common.traces import ROOT, record_stage
+from marketplace.jobs.services import note_adapter_use
 from marketplace.jobs.terms import derive_columns
 from marketplace.payments.holds import HoldRequest, check_hold, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
@@ -173,6 +174,9 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
     if terms.start is not None and not terms.start.artifact_id:
         start = replace(terms.start, artifact_id=ensure_beginning(asked, now=now))
         terms = replace(terms, start=start)
+    if terms.start is not None:
+        # No job needs the adapter while the bid waits for its answer.
+        note_adapter_use(job_ids=[terms.start.job_id], now=now)
     if terms.preparation is not None:
         offers = collect_offers(
             zone=asked.zone,

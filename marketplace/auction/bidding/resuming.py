@@ -19,7 +19,7 @@ from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import get_bid
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import format_usd_exact
-from marketplace.jobs.models import Dataset, Job, JobStatus
+from marketplace.jobs.models import Artifact, Dataset, Job, JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.work import Work, load_work_plan, measure_job_work
 from workers.protocol.job_terms import JobTerms
@@ -117,6 +117,13 @@ def _check_same(asked: JobRequest, job: Job) -> None:
     for name, pk in (("data", job.dataset_id), ("validation data", job.validation_dataset_id)):
         if pk is not None and not Dataset.objects.filter(pk=pk).exists():
             raise Conflict("not_resumable", f"The {name} of job {job.pk} were deleted.")
+    if job.start is not None and not job.start.dropped and _is_gone(job.start.artifact_id):
+        raise Conflict("not_resumable", f"The adapter that job {job.pk} began with was deleted.")
+
+
+def _is_gone(artifact_id: str) -> bool:
+    """Whether a node could not fetch it any more, which it does wherever a job goes on."""
+    return not Artifact.everything.filter(pk=artifact_id, deleted_at=None).exclude(file="").exists()
 
 
 def refuse_resumed(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, UserError]:

@@ -18,7 +18,7 @@ from marketplace.accounts.models import Deletion, Organisation, Subject, User
 from marketplace.common.errors import Conflict, NotFound
 from marketplace.fleet.models import Zone
 from marketplace.jobs.locks import lock_artifact, lock_dataset, lock_job
-from marketplace.jobs.models import Artifact, Dataset, Job
+from marketplace.jobs.models import Artifact, Dataset, Job, JobStatus
 
 #: How often the use of an adapter is noted.
 USE_NOTED_EVERY = timedelta(hours=1)
@@ -128,12 +128,15 @@ def delete_checkpoint_models(*, now: datetime) -> int:
     """Delete adapters of checkpoints that are gone and that nobody needs any more; how many.
 
     A checkpoint goes as newer ones come, and its adapter, if it was used as a model, a day after
-    the last use of the job's models: questions and exports under way are over by then. It stays
-    while a job that began with it runs, and while a model server has a copy.
+    the last use of the job's models: questions, exports and bids under way are over by then. It
+    stays while a job that began with it runs or may be resumed, and while a model server has a
+    copy.
     """
     before, count = now - CHECKPOINT_MODELS_KEPT_FOR, 0
-    runs = Job.objects.filter(settled_at=None).alias(begun_with=KT("terms__start__artifact_id"))
-    begun = runs.filter(begun_with=OuterRef("pk"))
+    paused = Q(status=JobStatus.PAUSED, deleted_at=None)
+    needing = Job.objects.filter(Q(settled_at=None) | paused)
+    begun = needing.alias(begun_with=KT("terms__start__artifact_id"))
+    begun = begun.filter(begun_with=OuterRef("pk"))
     gone = (
         Artifact.everything.exclude(Q(checkpoint=None) | Q(file=""))
         .filter(Q(checkpoint__file="") | Q(deleted_at__isnull=False), served_at=None)

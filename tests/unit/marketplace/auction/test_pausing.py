@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -22,7 +23,7 @@ from marketplace.checks.models import SpotCheck
 from marketplace.checks.sampling import choose_checks
 from marketplace.common.errors import Conflict, UserError
 from marketplace.jobs.kept_data import _list_adapter_needs
-from marketplace.jobs.models import Checkpoint, Job, JobEvent, JobStatus, NodePlan, Slice
+from marketplace.jobs.models import Artifact, Checkpoint, Job, JobEvent, JobStatus, NodePlan, Slice
 from marketplace.jobs.selectors import find_job_blob, list_job_checkpoints
 from marketplace.jobs.services import (
     delete_dataset,
@@ -30,6 +31,7 @@ from marketplace.jobs.services import (
     discard_node_work,
     store_checkpoint,
 )
+from marketplace.jobs.tuned_models import find_tuned_model
 from marketplace.jobs.work import compute_work_left_share, load_work_plan
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_wallet
@@ -38,7 +40,7 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.unit.marketplace.auction.test_settlement import earned, report_step, run, sold
 from workers.protocol.reports import SliceEnd
-from workers.protocol.starts import Resumption
+from workers.protocol.starts import Resumption, Start, StartKind
 
 pytestmark = pytest.mark.django_db
 
@@ -284,6 +286,27 @@ def test_a_paused_job_whose_data_or_results_were_deleted_is_not_resumed(paused, 
     with pytest.raises(Conflict) as refused:
         place_bid(asked=ask(paused, now=now), now=now)
     assert refused.value.code == "not_resumable"
+
+
+def test_a_paused_job_is_not_resumed_without_the_adapter_that_it_began_with(paused, zone):
+    settle(zone, 103)
+    now = market.slot_at(zone, 103)
+    model = find_tuned_model(f"{paused.pk}:ckpt-step-12", organisation=paused.organisation)
+    assert model is not None
+    artifact = model.take_artifact(now=now)
+    paused.terms = replace(
+        paused.terms, start=Start(StartKind.CONTINUED, artifact.pk, artifact.job_id)
+    )
+    paused.save(update_fields=["terms"])
+    asked = ask(paused, now=now)
+    assert make_quote(asked, deadline_at=asked.deadline_at, now=now)
+    Artifact.everything.filter(pk=artifact.pk).update(file="", deleted_at=now)
+    gone = "The adapter that job [^ ]+ began with was deleted"
+    with pytest.raises(Conflict, match=gone):
+        make_quote(asked, deadline_at=asked.deadline_at, now=now)
+    with pytest.raises(Conflict, match=gone):
+        place_bid(asked=asked, now=now)
+    assert Bid.objects.count() == 1
 
 
 def test_what_was_bid_at_first_is_the_most_that_both_parts_cost(paused, zone):

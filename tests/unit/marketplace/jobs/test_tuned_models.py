@@ -262,12 +262,26 @@ def test_a_checkpoints_model_stays_while_it_is_current_used_needed_or_served(own
     start = Start(StartKind.CONTINUED, artifact.pk, job.pk)
     begun = build_other(job, start=start)
     assert delete_checkpoint_models(now=late) == 0
-    Job.objects.filter(pk=begun.pk).update(status="cancelled", finished_at=late, settled_at=late)
+    # One that is paused may be resumed, on a node that has fetched nothing yet.
+    Job.objects.filter(pk=begun.pk).update(status="paused", finished_at=late, settled_at=late)
+    assert delete_checkpoint_models(now=late) == 0
+    Job.objects.filter(pk=begun.pk).update(status="cancelled")
     assert delete_checkpoint_models(now=late) == 1
     # The finished adapter is another matter.
     market.end_slice(job, status=SliceEnd.FINISHED, now=NOW)
     assert Artifact.objects.filter(job=job).exclude(file="").exists()
     assert delete_checkpoint_models(now=late) == 0
+
+
+def test_a_checkpoints_model_stays_while_a_bid_for_it_waits(owner, job):
+    market.checkpoint(job, step=4)
+    artifact = find(owner, job, 4).take_artifact(now=NOW)
+    late = NOW + timedelta(days=30)
+    asked = replace(ask_bid(owner, job), deadline_at=late + timedelta(minutes=5))
+    assert draft_bid(asked, now=late).start.artifact_id == artifact.pk
+    Checkpoint.objects.filter(step=4).update(file="")
+    assert delete_checkpoint_models(now=late + timedelta(hours=1)) == 0
+    assert delete_checkpoint_models(now=late + timedelta(days=2)) == 1
 
 
 def test_bids_that_share_a_batch_wait_for_no_checkpoint_to_be_read(owner, job):
