@@ -315,14 +315,21 @@ class Payments(Store):
     def open_dispute(
         self, intent_name: str, *, is_inquiry: bool = False, amount: int | None = None
     ) -> Thing:
-        """A chargeback, which takes the money at once, or an inquiry, which takes nothing."""
+        """A chargeback, which takes the money at once, or an inquiry, which takes nothing.
+
+        All that banks take back of a payment is no more than the payment.
+        """
         intent = self.get("payment_intent", intent_name)
         charge = self.get("charge", intent["latest_charge"])
-        charge["disputed"] = not is_inquiry
+        left = self._find_contestable(charge)
+        amount = left if amount is None else amount
+        if not 0 < amount <= left:
+            raise refuse_request("charge_disputed", f"Of this charge {left} can be contested.")
+        charge["disputed"] = charge["disputed"] or not is_inquiry
         dispute = self.add(
             "dp",
             "dispute",
-            amount=charge["amount_captured"] if amount is None else amount,
+            amount=amount,
             charge=charge["id"],
             payment_intent=intent["id"],
             currency="usd",
@@ -338,11 +345,20 @@ class Payments(Store):
     def escalate_inquiry(self, name: str) -> Thing:
         """The bank takes the money after all."""
         dispute = self.get("dispute", name)
-        self.get("charge", dispute["charge"])["disputed"] = True
+        charge = self.get("charge", dispute["charge"])
+        if dispute["amount"] > self._find_contestable(charge):
+            raise refuse_request("charge_disputed", "This charge has been charged back.")
+        charge["disputed"] = True
         dispute["status"] = "needs_response"
         self._withdraw(dispute)
         self.announce("charge.dispute.funds_withdrawn", dispute)
         return dispute
+
+    def _find_contestable(self, charge: Thing) -> int:
+        """Of a charge, the cents that no bank has taken back or decided about."""
+        known = (one for one in self.find("dispute") if one["charge"] == charge["id"])
+        taken = (one["amount"] for one in known if not one["status"].startswith("warning"))
+        return charge["amount_captured"] - sum(taken)
 
     def _withdraw(self, dispute: Thing) -> None:
         self.move("adjustment", dispute["id"], -dispute["amount"], fee=DISPUTE_FEE)

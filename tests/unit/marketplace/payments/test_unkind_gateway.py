@@ -227,6 +227,31 @@ def test_a_part_of_a_payment_that_is_contested_and_lost_costs_the_wallet_that_pa
     assert get_house_balances()["gateway_fees"] == -590_000 - 15_000_000
 
 
+def test_banks_take_no_more_back_of_a_payment_than_it_was(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = pay(cards, buyer)
+
+    def contest(**terms: Any) -> Any:
+        return cards.control("dispute", payment_intent=payment.gateway_id, **terms)
+
+    inquiry, part = contest(inquiry=True), contest(amount=300)
+    cards.control("close_dispute", id=part["id"], won=False)
+    again = contest(amount=701)
+    assert again["error"]["message"] == "Of this charge 700 can be contested."
+    # The inquiry is about all of it.
+    assert "error" in cards.control("escalate_inquiry", id=inquiry["id"])
+    rest = contest()
+    assert rest["amount"] == 700
+    cards.control("close_dispute", id=rest["id"], won=True)
+    assert "error" in contest(amount=1)
+    [charge] = cards.find("charge")
+    assert charge["disputed"]
+    receive(cards)
+    assert get_wallet(organisation=buyer) == Wallet(7_000_000, 0)
+    assert reconcile(now=NOW).is_right
+
+
 def test_banks_are_asked_about_first_and_large_payments(
     cards: GatewayControl, buyer: Organisation, settings: Any
 ) -> None:
