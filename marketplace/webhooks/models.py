@@ -140,7 +140,10 @@ class Notice(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["user", "kind", "about"], name="webhooks_notice_once")
+            # What bids are refused for is not of one organisation.
+            models.UniqueConstraint(
+                fields=["user", "organisation", "kind", "about"], name="webhooks_notice_once"
+            )
         ]
         indexes = [
             models.Index(fields=["user", "organisation", "-id"], name="webhooks_notices_of"),

@@ -44,6 +44,8 @@ class NoticeKind:
     #: Whose business it is.
     right: Right
     is_mailed_at_first: bool = True
+    #: What people read below the sentences; chat rooms are told each time.
+    closing: str = ""
 
 
 NOTICE_KINDS: Mapping[str, NoticeKind] = {
@@ -51,7 +53,12 @@ NOTICE_KINDS: Mapping[str, NoticeKind] = {
     "job.failed": NoticeKind("A job failed", Right.WORK),
     JOB_LATE: NoticeKind("A job ended after its deadline", Right.WORK),
     # Programs bid in the night; who bids on a page sees the answer there.
-    BID_REFUSED: NoticeKind("A bid was refused", Right.WORK, is_mailed_at_first=False),
+    BID_REFUSED: NoticeKind(
+        "A bid was refused",
+        Right.WORK,
+        is_mailed_at_first=False,
+        closing="Further ones for this reason today are not told.",
+    ),
     NODE_SILENT: NoticeKind("A node is silent", Right.OWN),
     "payout.paid": NoticeKind("A payout arrived", Right.OWN),
     "payout.failed": NoticeKind("A payout failed", Right.OWN),
@@ -126,7 +133,6 @@ def _write_refusal(news: News) -> _Written:
     text = _REFUSALS.get(str(data["reason"]), "Nothing was charged.")
     if data.get("posted_price") is not None:
         text += f" The price was ${data['posted_price']}."
-    text += " Further ones for this reason today are not told."
     return f"{news.name or data['id']} was refused", text, f"/bids/{data['id']}"
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from smtplib import SMTPException
+from smtplib import SMTPException, SMTPRecipientsRefused, SMTPResponseException
 
 from django.conf import settings
 from django.core.mail import EmailMessage
@@ -27,6 +28,9 @@ from marketplace.webhooks.news import NOTICE_KINDS, News, NoticeWords, write_wor
 
 #: The kind of work that mailing a notice is.
 MAIL = "webhooks.mail"
+#: The server's own word that it took nothing. After another end of a connection it may have.
+_REFUSALS = (SMTPResponseException, SMTPRecipientsRefused)
+_TEXT_CHARS = 1000
 #: How long notices are kept.
 KEPT_FOR = timedelta(days=90)
 #: More than these are not counted: the number stands in a small circle.
@@ -53,7 +57,7 @@ def add_notices(*, news: Sequence[News], now: datetime) -> None:
             kind=words.kind,
             about=words.about,
             title=words.title,
-            text=words.text,
+            text=f"{words.text} {NOTICE_KINDS[words.kind].closing}".strip()[:_TEXT_CHARS],
             path=words.path,
             created_at=now,
         )
@@ -61,7 +65,7 @@ def add_notices(*, news: Sequence[News], now: datetime) -> None:
         for user_id in _choose(people[each.organisation_id], each, words)
     ]
     # In one order, so that no two transactions wait for each other.
-    rows.sort(key=lambda row: (row.user_id, row.kind, row.about))
+    rows.sort(key=lambda row: (row.user_id, row.organisation_id, row.kind, row.about))
     Notice.objects.bulk_create(rows, ignore_conflicts=True)
     # Those that were there before keep their ids, and so are not mailed again.
     mailed = _list_mailed(organisations)
@@ -159,15 +163,21 @@ def mail_notice(work: HeldWork, notice: Notice) -> None:
     WorkFailed
         The mail server did not take it.
     """
-    message = build_mail(notice)
-    own = Notice.objects.filter(pk=notice.pk)
-    if not own.filter(mailing_at=None).update(mailing_at=work.begun_at):
-        return
+    message, own = build_mail(notice), Notice.objects.filter(pk=notice.pk)
+    connection, is_begun = message.get_connection(), False
     try:
-        message.send()
+        # A server that cannot be reached took nothing.
+        connection.open()
+        if is_begun := bool(own.filter(mailing_at=None).update(mailing_at=work.begun_at)):
+            connection.send_messages([message])
     except (OSError, SMTPException) as error:
-        own.update(mailing_at=None)
+        if is_begun and isinstance(error, _REFUSALS):
+            own.update(mailing_at=None)
         raise WorkFailed(f"The mail server did not take it: {type(error).__name__}.") from error
+    finally:
+        # What it took it keeps, however it says goodbye.
+        with suppress(OSError, SMTPException):
+            connection.close()
 
 
 def record_mail(_work: HeldWork, notice: Notice, _result: None, *, now: datetime) -> None:

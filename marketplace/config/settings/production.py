@@ -62,6 +62,8 @@ EMAIL_HOST = environment.text("EMAIL_HOST", "localhost")
 EMAIL_PORT = int(environment.number("EMAIL_PORT", 25))
 EMAIL_HOST_USER = environment.text("EMAIL_HOST_USER", "")
 EMAIL_HOST_PASSWORD = environment.text("EMAIL_HOST_PASSWORD", "")
+#: Seconds for each answer of the server; without it a silent one holds a worker for good.
+EMAIL_TIMEOUT = 30
 EMAIL_USE_TLS = environment.flag("EMAIL_USE_TLS", default=False)
 ACCOUNT_EMAIL_VERIFICATION = environment.text("EMAIL_VERIFICATION", "mandatory")
 ACCOUNT_EMAIL_VERIFICATION_BY_CODE_ENABLED = ACCOUNT_EMAIL_VERIFICATION == "mandatory"

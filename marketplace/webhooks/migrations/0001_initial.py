@@ -65,7 +65,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(fields=['user', 'organisation', '-id'], name='webhooks_notices_of'), models.Index(condition=models.Q(('read_at__isnull', True)), fields=['user', 'organisation'], name='webhooks_notices_unread')],
-                'constraints': [models.UniqueConstraint(fields=('user', 'kind', 'about'), name='webhooks_notice_once')],
+                'constraints': [models.UniqueConstraint(fields=('user', 'organisation', 'kind', 'about'), name='webhooks_notice_once')],
             },
         ),
         migrations.CreateModel(

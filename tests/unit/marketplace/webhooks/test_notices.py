@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socketserver
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -134,18 +136,84 @@ def test_a_mail_whose_worker_is_killed_is_not_sent_twice(owner, when):
     assert not DurableWork.objects.filter(kind=MAIL).exists()
 
 
-def test_a_mail_that_the_server_does_not_take_is_sent_later(owner, monkeypatch):
+class _Letters(socketserver.StreamRequestHandler):
+    """A mail server that takes letters, and then ends as its name says."""
+
+    server: _MailServer
+
+    def handle(self) -> None:
+        self.say("220 here")
+        for line in iter(self.rfile.readline, b""):
+            verb = line[:4].upper().decode().strip()
+            if verb == "QUIT":
+                return
+            if verb == "MAIL" and self.server.end == "refuses":
+                self.say("451 later")
+            elif verb == "DATA":
+                self.say("354 go on")
+                while self.rfile.readline() not in (b".\r\n", b""):
+                    pass
+                self.server.taken += 1
+                if self.server.end == "says nothing":
+                    return
+                self.say("250 taken")
+            else:
+                self.say("250 yes")
+
+    def say(self, words: str) -> None:
+        self.wfile.write(f"{words}\r\n".encode())
+
+
+class _MailServer(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    end = ""
+    taken = 0
+
+
+@pytest.fixture
+def mail_server(settings):
+    with _MailServer(("127.0.0.1", 0), _Letters) as server:
+        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", server.server_address[1]
+        settings.EMAIL_TIMEOUT = 60
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("end", "taken"),
+    [
+        # It takes the letter, and hangs up before its word or at the goodbye.
+        ("says nothing", 1),
+        ("", 1),
+        ("refuses", 0),
+    ],
+)
+def test_a_mail_that_a_server_may_have_taken_is_not_sent_again(owner, mail_server, end, taken):
     add_notices(news=[news_of(owner)], now=NOW)
+    mail_server.end = end
+    assert mail_due() == 1
+    assert mail_server.taken == taken
+    mail_server.end = ""
+    for work in DurableWork.objects.filter(kind=MAIL):
+        assert mail_due(now=work.due_at) == 1
+    assert mail_server.taken == 1
+    assert not DurableWork.objects.filter(kind=MAIL).exists()
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise ConnectionRefusedError("smtp://user:hunter2@mail")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("django.core.mail.EmailMessage.send", refuse)
-        assert mail_due() == 1
-    assert mail.outbox == []
+def test_a_mail_waits_for_a_server_that_is_away(owner, settings):
+    add_notices(news=[news_of(owner)], now=NOW)
+    usual = settings.EMAIL_BACKEND
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 1
+    settings.EMAIL_HOST_PASSWORD = "hunter2"
+    assert mail_due() == 1
     work = DurableWork.objects.get(kind=MAIL)
     assert "hunter2" not in work.last_error
+    settings.EMAIL_BACKEND = usual
     assert mail_due(now=work.due_at) == 1
     assert len(mail.outbox) == 1
 
@@ -183,7 +251,38 @@ def test_refused_bids_are_told_once_a_day_and_reason():
     decide_pending_bids(zone=zone, now=NOW)
     notice = Notice.objects.get(kind="bid.refused")
     assert notice.text.startswith("Its limit was not above the price. The price was $")
+    assert notice.text.endswith(". Further ones for this reason today are not told.")
     assert not DurableWork.objects.filter(kind=MAIL).exists()
+
+
+def test_a_person_of_two_organisations_is_told_of_both():
+    first, second = builders.organisation(), builders.organisation()
+    person = builders.owner_of(first)
+    Membership.objects.create(organisation=second, user=person, role=Role.OWNER, created_at=NOW)
+    for owner in (first, second):
+        # As bids of both in one zone are refused on one day.
+        add_notices(news=[news_of(owner, person_id=person.pk, about="zone:price:day")], now=NOW)
+    told = Notice.objects.filter(user=person)
+    assert {notice.organisation_id for notice in told} == {first.pk, second.pk}
+
+
+def test_a_channel_that_hears_of_each_refused_bid_reads_no_other_promise():
+    owner, zone = builders.organisation(usd="10"), market_builders.zone()
+    services.create_endpoint(
+        organisation=owner,
+        created_by=builders.owner_of(owner),
+        url="https://8.8.8.8/services/T0/B0/secret",
+        events=["bid.refused"],
+        form=MessageForm.SLACK,
+        now=NOW,
+    )
+    market_builders.node(zone)
+    for _ in range(2):
+        market_builders.bid(owner, zone, price_micros=1)
+    decide_pending_bids(zone=zone, now=NOW)
+    texts = [json.loads(message.body)["text"] for message in WebhookMessage.objects.all()]
+    assert len(texts) == 2
+    assert all("are not told" not in text for text in texts)
 
 
 def test_a_silent_node_is_told_once_for_each_silence():
