@@ -1,6 +1,6 @@
 """The draft of a bid: what the form last held stays with the session, until it is placed.
 
-So a way to the wallet, a sign-out by time, and Back lose nothing: the file is chosen once.
+So a way to the wallet, another day and Back lose nothing: the file is chosen once. A sign-out ends it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def keep_draft(request: PageRequest, fields: QueryDict, *, now: datetime) -> Non
     kept = {name: values for name, values in fields.lists() if name not in _NOT_KEPT}
     if not any(kept.get(name, [""])[0] for name in ("dataset", "price")):
         return
-    if sum(len(value) for values in kept.values() for value in values) > _LENGTH_MAX:
+    if sum(len(name) + sum(map(len, values)) for name, values in kept.items()) > _LENGTH_MAX:
         return
     request.session[_DRAFT] = {
         "organisation": request.organisation.pk,

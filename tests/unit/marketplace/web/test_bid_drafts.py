@@ -94,6 +94,11 @@ def test_a_draft_is_of_one_organisation_and_of_some_days(site: Site) -> None:
         assert read_form(site.client)["name"] != "kept-name"
 
 
+def test_a_session_keeps_no_long_names_of_fields(site: Site) -> None:
+    check(site, **{f"{k:03}" * 300: "" for k in range(25)})
+    assert read_form(site.client)["name"] != "kept-name"
+
+
 def test_a_draft_whose_deadline_is_past_still_shows_what_else_it_held(site: Site) -> None:
     check(site)
     with time_machine.travel(NOW + timedelta(hours=1), tick=False):
