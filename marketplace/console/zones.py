@@ -16,9 +16,10 @@ from marketplace.accounts.oversight import REASON_MAX, read_reason
 from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.auction.selectors import list_zone_pricing
 from marketplace.common import clock
-from marketplace.common.errors import NotFound, UserError
+from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.models import ABSENT, Node, NodeStatus, Zone, ZoneChange
 from marketplace.fleet.policy_settings import (
+    CHANGED,
     PARAMETERS,
     POLICY_PARAMETERS,
     Parameter,
@@ -103,7 +104,8 @@ def show_zone(request: PageRequest, zone_name: str) -> HttpResponse:
                 (_label(name), was, will)
                 for name, was, will in list_differences(zone.settings, wanted)
             ]
-            if given.get("do") == "set":
+            # Fields that were changed after the difference was shown are shown first.
+            if given.get("do") == "set" and given.get("shown") == _write_settings(wanted):
                 return _set(request, zone, given, wanted)
     except UserError as error:
         wanted = zone.settings
@@ -111,7 +113,8 @@ def show_zone(request: PageRequest, zone_name: str) -> HttpResponse:
     context |= _load_zone(zone) | {
         "zone": zone,
         "groups": _build_fields(given, wanted),
-        "seen": _write_seen(zone),
+        "seen": _write_settings(zone.settings),
+        "shown": _write_settings(wanted),
         "reason": "" if given is None else given.get("reason", ""),
         "reason_max": REASON_MAX,
     }
@@ -145,6 +148,9 @@ def undo_change(request: PageRequest, zone_name: str, change_id: int) -> HttpRes
     if change is None:
         raise NotFound("unknown_change", "There is no such change.")
     with show_refusal(request):
+        # A later change may have set the same once more.
+        if ZoneChange.objects.filter(zone=zone, pk__gt=change.pk).exists():
+            raise Conflict("settings_changed", CHANGED)
         set_policy_settings(
             zone=zone,
             settings=change.before,
@@ -251,13 +257,13 @@ def _read_value(name: str, parameter: Parameter, text: str) -> Any:
         ) from None
 
 
-def _write_seen(zone: Zone) -> str:
-    """The settings that the page is made from, so that no other change is overwritten."""
-    return json.dumps(zone.settings, sort_keys=True)
+def _write_settings(settings: Mapping[str, Any]) -> str:
+    """Settings that a page shows, so that nothing else is overwritten or set."""
+    return json.dumps(settings, sort_keys=True)
 
 
 def _parse_seen(text: str) -> Mapping[str, Any]:
-    """What ``_write_seen`` wrote; anything else is what no zone has."""
+    """What ``_write_settings`` wrote; anything else is what no zone has."""
     try:
         return dict(json.loads(text))
     except (TypeError, ValueError):

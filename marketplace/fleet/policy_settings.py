@@ -66,15 +66,16 @@ POLICY_PARAMETERS = {
 #: What posted rates go by where a provider is alone in a zone, micro-dollars per work unit.
 RATE_PARAMETERS = {
     #: Stands in for the others' asks.
-    "reference_rate_micros": Parameter(float),
+    "reference_rate_micros": Parameter(float, most=1_000_000.0),
     #: Without it: the highest ask that is paid.
-    "ask_cap_micros": Parameter(float),
+    "ask_cap_micros": Parameter(float, most=1_000_000.0),
 }
 #: What a zone lets its bidders do.
 BID_PARAMETERS = {
     #: While the zone is new, one organisation may hold a part of it only.
     "holding_limit": Parameter(bool),
 }
+CHANGED = "Somebody changed these settings meanwhile. Look at them again."
 PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS | BID_PARAMETERS
 
 
@@ -112,7 +113,9 @@ def _fits_parameter(parameter: Parameter, value: object) -> bool:
         return isinstance(value, bool) and parameter.kind is bool
     if not isinstance(value, int if parameter.kind is int else (int, float)):
         return False
-    return math.isfinite(value) and parameter.least <= value <= parameter.most
+    # An integer of any size compares with a float; it does not become one.
+    is_number = isinstance(value, int) or math.isfinite(value)
+    return is_number and parameter.least <= value <= parameter.most
 
 
 def set_policy_settings(
@@ -147,10 +150,7 @@ def set_policy_settings(
     with transaction.atomic():
         zone = locks.lock_zone(zone.pk)
         if expected is not None and zone.settings != dict(expected):
-            raise Conflict(
-                "settings_changed",
-                "Somebody changed these settings meanwhile. Look at them again.",
-            )
+            raise Conflict("settings_changed", CHANGED)
         if zone.settings != dict(settings):
             ZoneChange.objects.create(
                 zone=zone,
