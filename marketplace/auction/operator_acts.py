@@ -9,16 +9,15 @@ from datetime import datetime
 
 from django.db import transaction
 
-from marketplace.accounts.models import User
+from marketplace.accounts.models import Membership, User
 from marketplace.accounts.oversight import check_operator, read_reason
 from marketplace.auction import locks
 from marketplace.auction.models import Bid
-from marketplace.common.errors import Conflict
+from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.money import format_usd_exact
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, FaultOf, Job
 from marketplace.jobs.services import add_job_event, fail_job, request_job_replan
-from marketplace.payments.models import Hold
 from marketplace.payments.selectors import measure_refundable
 from marketplace.payments.services import refund_charge
 
@@ -56,13 +55,14 @@ def end_by_operator(*, job: Job, reason: str, ended_by: User, now: datetime) -> 
     Raises
     ------
     NotAllowed
-        ``operators_only``.
+        ``operators_only``, or ``own_job``.
     UserError
         ``invalid_reason``.
     Conflict
         ``job_ended``.
     """
     check_operator(ended_by)
+    _check_other(ended_by, job.organisation_id)
     words = read_reason(reason)
     with transaction.atomic():
         job = lock_job(job.pk)
@@ -77,15 +77,20 @@ def end_by_operator(*, job: Job, reason: str, ended_by: User, now: datetime) -> 
 
 def refund_by_operator(
     *, bid: Bid, amount_micros: int, reason: str, refunded_by: User, now: datetime
-) -> Hold:
+) -> bool:
     """Give back a part of what a job cost, after it was settled; the market bears it.
 
     What its nodes earned stays theirs. The same reason and amount twice is one refund.
 
+    Returns
+    -------
+    bool
+        Whether it was given back now, and not before.
+
     Raises
     ------
     NotAllowed
-        ``operators_only``.
+        ``operators_only``, or ``own_job``.
     UserError
         ``invalid_reason`` or ``invalid_amount``.
     Conflict
@@ -93,26 +98,29 @@ def refund_by_operator(
         ``refund_exceeds_charge``; ``reference_reused``: the same reason with another amount.
     """
     check_operator(refunded_by)
+    _check_other(refunded_by, bid.organisation_id)
     words = read_reason(reason)
     with transaction.atomic():
         # A settlement that goes on now ends first.
         found = Job.objects.filter(bid_id=bid.pk).first()
         job = None if found is None else lock_job(found.pk)
-        if job is None or job.settled_at is None:
+        bid = locks.lock_bid(bid_id=bid.pk)
+        # Cells that wait to be sold again pay nodes out of what is left of the price.
+        if job is None or job.settled_at is None or bid.rent_due_micros is not None:
             raise Conflict(
                 "not_settled",
                 "Refund a job once it has ended and its money is settled. To end it now with all "
                 "its money back, cancel it.",
             )
-        locks.lock_bid(bid_id=bid.pk)
         left = measure_refundable(hold_reference=bid.hold_reference)
-        hold = refund_charge(
+        refund_charge(
             hold_reference=bid.hold_reference,
             amount_micros=amount_micros,
             reason=f"By the operator: {words}",
             now=now,
         )
-        if measure_refundable(hold_reference=bid.hold_reference) < left:
+        is_new = measure_refundable(hold_reference=bid.hold_reference) < left
+        if is_new:
             add_job_event(
                 job=job,
                 kind=EventKind.REFUNDED,
@@ -120,7 +128,16 @@ def refund_by_operator(
                 data={"amount_micros": amount_micros},
                 now=now,
             )
-        return hold
+    return is_new
+
+
+def _check_other(operator: User, organisation_id: str) -> None:
+    """Refuse an operator whose own organisation would get the money."""
+    if Membership.objects.filter(user=operator, organisation=organisation_id).exists():
+        raise NotAllowed(
+            "own_job",
+            "This is a job of your own organisation. Let another operator give its money back.",
+        )
 
 
 def _check_active(job: Job) -> None:

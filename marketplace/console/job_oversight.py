@@ -128,7 +128,7 @@ def _list_plans(bid: Bid) -> list[dict[str, Any]]:
 
 def _find_refundable(job: Job, bid: Bid) -> int:
     """What an operator may give back now; nothing before the job's money is settled."""
-    settled = job.settled_at is not None
+    settled = job.settled_at is not None and bid.rent_due_micros is None
     return measure_refundable(hold_reference=bid.hold_reference) if settled else 0
 
 
@@ -150,14 +150,16 @@ def act_on_job(request: PageRequest, job_id: str) -> HttpResponse:
         elif act == "refund":
             text = request.POST.get("amount", "").strip().removeprefix("$")
             amount = to_micros(text, param="amount")
-            refund_by_operator(
+            is_new = refund_by_operator(
                 bid=Bid.objects.get(pk=job.bid_id),
                 amount_micros=amount,
                 reason=reason,
                 refunded_by=request.user,
                 now=now,
             )
-            messages.success(request, f"{format_usd_exact(amount)} went back to its owner.")
+            words = f"{format_usd_exact(amount)} went back to its owner"
+            before = "; nothing more did now: the reason and the amount are the same"
+            messages.success(request, f"{words}." if is_new else f"{words} before{before}.")
     return redirect("operator_job", job_id=job.pk)
 
 

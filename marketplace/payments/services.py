@@ -5,6 +5,7 @@ changes nothing and returns what the first one did; with other terms it is a ``C
 One transaction that touches several organisations calls ``lock_wallets`` first.
 """
 
+import hashlib
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
@@ -43,6 +44,9 @@ from marketplace.payments.models import (
     PaymentStatus,
 )
 from marketplace.payments.selectors import get_buyer_id
+
+#: Of an entry.
+_REFERENCE_CHARS = 200
 
 __all__ = [
     "CostSplit",
@@ -202,7 +206,7 @@ def refund_charge(
         another amount.
     """
     check_amount(amount_micros)
-    reference = f"{hold_reference}:{reason}"[:200]
+    reference = _name_refund(hold_reference, reason)
     with transaction.atomic():
         buyer_id = get_buyer_id(hold_reference)
         locked = lock_shares(hold_reference=hold_reference, buyer_id=buyer_id)
@@ -245,6 +249,14 @@ def refund_charge(
         if payment is not None and cents:
             add_refund(payment, amount_cents=cents, reference=reference, now=now)
     return hold
+
+
+def _name_refund(hold_reference: str, reason: str) -> str:
+    """The name that a refund is booked by; long reasons that begin alike have different ones."""
+    name = f"{hold_reference}:{reason}"
+    if len(name) <= _REFERENCE_CHARS:
+        return name
+    return f"{hold_reference}:{hashlib.sha256(reason.encode()).hexdigest()}"
 
 
 def _is_refunded(reference: str, amount_micros: int) -> bool:

@@ -10,7 +10,7 @@ import time_machine
 from django.core.management import call_command
 from django.db import DatabaseError, transaction
 
-from marketplace.accounts.models import AuditEntry
+from marketplace.accounts.models import AuditEntry, Membership, Role
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.operator_acts import refund_by_operator
@@ -171,6 +171,49 @@ def test_a_refund_is_borne_by_the_market_and_booked_once(operator, done, owner):
     assert bid.payment_micros
 
 
+def test_a_refund_that_was_made_before_is_not_told_as_made(operator, done):
+    _, job = done
+    assert "$0.01 went back to its owner." in act(
+        operator, job, do="refund", reason="Sorry.", amount="0.01"
+    )
+    assert "went back to its owner before; nothing more did now" in act(
+        operator, job, do="refund", reason="Sorry.", amount="0.01"
+    )
+
+
+def test_two_long_reasons_that_begin_alike_are_two_refunds(operator, done, owner):
+    _, job = done
+    wallet = get_wallet(organisation=owner).available_micros
+    for words in ("one", "two", "two"):
+        act(operator, job, do="refund", reason="x" * 290 + words, amount="0.01")
+    assert get_wallet(organisation=owner).available_micros == wallet + 20_000
+    assert check_ledger().balanced
+
+
+def test_a_refund_waits_for_cells_that_wait_to_be_sold_again(operator, done, owner):
+    """What their nodes are paid for room that stayed idle comes out of what is left."""
+    bid, job = done
+    wallet = get_wallet(organisation=owner)
+    Bid.objects.filter(pk=bid.pk).update(rent_due_micros=1)
+    text = act(operator, job, do="refund", reason="Sorry.", amount="0.01")
+    assert "once it has ended and its money is settled" in text
+    assert "its money is being settled" in text
+    assert get_wallet(organisation=owner) == wallet
+
+
+@pytest.mark.parametrize("do", ["cancel", "refund"])
+def test_an_operator_gives_no_money_to_its_own_organisation(client, request, owner, do):
+    _, job = request.getfixturevalue("sold" if do == "cancel" else "done")
+    own = builders.operator()
+    Membership.objects.create(organisation=owner, user=own, role=Role.VIEWER, created_at=NOW)
+    client.force_login(own)
+    wallet, status = get_wallet(organisation=owner), job.status
+    text = act(client, job, do=do, reason="Mine.", amount="0.01")
+    assert "Let another operator give its money back" in text
+    job.refresh_from_db()
+    assert (get_wallet(organisation=owner), job.status) == (wallet, status)
+
+
 def test_who_is_no_operator_refunds_nothing(done, owner):
     bid, _ = done
     with pytest.raises(NotAllowed):
@@ -206,8 +249,10 @@ def test_the_list_is_by_state_and_finds_by_name_id_and_organisation(operator, so
     assert path not in older
 
 
-def zone_form(zone, **fields):
-    return {"seen": json.dumps(zone.settings, sort_keys=True), **fields}
+def zone_form(zone, *, shown=None, **fields):
+    """A zone's form as its page sends it, once the difference of ``shown`` was seen."""
+    seen = {"seen": json.dumps(zone.settings, sort_keys=True)}
+    return seen | fields | {"shown": json.dumps(shown or {}, sort_keys=True)}
 
 
 def test_every_parameter_has_a_field_with_its_words(operator, zone):
@@ -228,7 +273,8 @@ def test_a_change_is_shown_before_it_is_set(operator, zone):
 
 def test_a_change_is_set_with_who_when_and_why_and_can_be_undone_once(operator, zone):
     path = f"/operator/zones/{zone.name}"
-    form = zone_form(zone, fee_per_unit="2.5", do="set", reason="Costs rose.")
+    shown = {"fee_per_unit": 2.5}
+    form = zone_form(zone, shown=shown, fee_per_unit="2.5", do="set", reason="Costs rose.")
     text = read_text(operator.post(path, form, follow=True))
     assert "Costs rose." in text
     zone.refresh_from_db()
@@ -245,8 +291,27 @@ def test_a_change_is_set_with_who_when_and_why_and_can_be_undone_once(operator, 
     assert ZoneChange.objects.count() == 2
 
 
+def test_what_was_changed_after_the_difference_was_shown_is_shown_first(operator, zone):
+    form = zone_form(zone, shown={"growth": 0.2}, growth="2", do="set", reason="Mine.")
+    text = read_text(operator.post(f"/operator/zones/{zone.name}", form, follow=True))
+    assert "This would change" in text
+    assert "Price growth as built 2" in text
+    zone.refresh_from_db()
+    assert (zone.settings, ZoneChange.objects.count()) == ({}, 0)
+
+
+def test_only_the_last_change_is_undone_though_an_earlier_set_the_same(operator, zone):
+    for growth in (1.0, 2.0, 1.0):
+        set_policy_settings(zone=zone, settings={"growth": growth}, now=NOW)
+    first = ZoneChange.objects.earliest("pk")
+    undo = f"/operator/zones/{zone.name}/changes/{first.pk}"
+    assert "changed these settings meanwhile" in read_text(operator.post(undo, follow=True))
+    zone.refresh_from_db()
+    assert (zone.settings, ZoneChange.objects.count()) == ({"growth": 1.0}, 3)
+
+
 def test_a_form_does_not_overwrite_what_somebody_changed_meanwhile(operator, zone):
-    form = zone_form(zone, growth="0.2", do="set", reason="Mine.")
+    form = zone_form(zone, shown={"growth": 0.2}, growth="0.2", do="set", reason="Mine.")
     set_policy_settings(zone=zone, settings={"fee_per_unit": 1.0}, now=NOW)
     text = read_text(operator.post(f"/operator/zones/{zone.name}", form, follow=True))
     assert "changed these settings meanwhile" in text
@@ -261,11 +326,13 @@ def test_a_form_does_not_overwrite_what_somebody_changed_meanwhile(operator, zon
         ({"growth": "nan"}, "from 0 to 10"),
         ({"futures": "1.5"}, "whole number"),
         ({"posts_rates": "perhaps"}, "true or false"),
+        ({"most_tasks": "1" + "0" * 400}, "from 1 to 20,000"),
+        ({"ask_cap_micros": "1e308"}, "from 0 to 1,000,000"),
         ({"growth": "1"}, "Give a reason"),
     ],
 )
 def test_what_a_setting_cannot_be_changes_nothing(operator, zone, fields, words):
-    form = zone_form(zone, do="set", **fields)
+    form = zone_form(zone, shown={"growth": 1.0}, do="set", **fields)
     assert words in read_text(operator.post(f"/operator/zones/{zone.name}", form, follow=True))
     zone.refresh_from_db()
     assert zone.settings == {}
