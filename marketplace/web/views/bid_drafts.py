@@ -1,6 +1,7 @@
 """The draft of a bid: what the form last held stays with the session, until it is placed.
 
-So a way to the wallet, another day and Back lose nothing: the file is chosen once. A sign-out ends it.
+So a way to the wallet, another day and Back lose nothing: the file is chosen once. A
+sign-out ends it.
 """
 
 from __future__ import annotations
