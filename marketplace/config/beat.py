@@ -117,7 +117,8 @@ class RestingScheduler(RedBeatScheduler):
             return super().tick(*args, **kwargs)
         except LockNotOwnedError:
             log.warning("the clock came too late for its lock, and waits for it again")
-            self.lock.acquire()
+            if self.lock is not None:
+                self.lock.acquire()
             return 0.0
 
     def apply_async(

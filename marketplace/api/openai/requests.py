@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from drf_spectacular.drainage import set_override
 from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
@@ -220,12 +220,12 @@ class IntegrationField(serializers.Field[Any, Any, Any, Any]):
     """A service that measurements go to, and how the run is called there."""
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        kind = data.get("type") if isinstance(data, dict) else None
-        if kind not in _INTEGRATIONS:
+        kind = cast("dict[str, Any]", data).get("type") if isinstance(data, dict) else None
+        if not isinstance(kind, str) or kind not in _INTEGRATIONS:
             raise serializers.ValidationError(f"type: Give one of {', '.join(_INTEGRATIONS)}.")
         given = _INTEGRATIONS[kind](data=data)
         given.is_valid(raise_exception=True)
-        return dict(given.validated_data)
+        return cast("dict[str, Any]", given.validated_data)
 
 
 class CurrencyField(serializers.ChoiceField):

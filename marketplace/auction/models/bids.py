@@ -21,7 +21,7 @@ from workers.protocol.starts import Start, StartKind
 #: Of a bid's plan: the one that it was admitted with.
 FIRST_REVISION = 1
 #: Most prices have few parts.
-_USUAL_PARTS = dict.fromkeys(
+_USUAL_PARTS: dict[str, Any] = dict.fromkeys(
     ("vendor", "operational", "compute", "memory", "rounding", "fee", "card", "tax"), 0.0
 )
 

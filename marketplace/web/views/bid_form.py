@@ -84,9 +84,9 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
             return answer
         except UserError as error:
             form.refuse(error)
-            keep_draft(request, form.data, now=now)
+            keep_draft(request, request.POST, now=now)
             return _form_page(request, form, zones, now=now, status=error.status, upload=upload)
-    keep_draft(request, form.data, now=now)
+    keep_draft(request, request.POST, now=now)
     return _form_page(
         request,
         form,
