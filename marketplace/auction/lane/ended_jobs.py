@@ -146,9 +146,14 @@ def _release(lane: Lane, job: Job, release: _Release) -> None:
 def note_sold_again(sold: Iterable[SoldAgain]) -> None:
     """Note of cells that were given back, and begin now, what the log says of their rent.
 
-    What stays of it is for the provider, up to what it asked for the room that nobody has.
+    What stays of it is for the provider, up to what it asked for the room that nobody has. A job
+    may have given a cell back twice: it was planned there again between data that did not need it
+    and its end.
     """
-    said = {(one.task_id, one.cell): one for one in sold}
+    said: dict[tuple[str, Cell], SoldAgain] = {}
+    for one in sold:
+        key = one.task_id, one.cell
+        said[key] = _add(said[key], one) if key in said else one
     if not said:
         return
     rows = Reservation.objects.filter(
@@ -161,8 +166,18 @@ def note_sold_again(sold: Iterable[SoldAgain]) -> None:
         latest[row.bid_id, Cell(row.slot, row.node_id)] = row
     noted = [(latest[key], one) for key, one in said.items() if key in latest]
     for row, one in noted:
-        asked = math.floor(row.operational_cost_micros * one.unsold / row.samples)
+        unsold = min(one.unsold, row.samples)
+        asked = math.floor(row.operational_cost_micros * unsold / row.samples)
         row.waited_micros, row.resold_micros = one.waited, one.rent
         row.idle_micros = min(one.waited - one.rent, asked)
     fields = ["waited_micros", "resold_micros", "idle_micros"]
     Reservation.objects.bulk_update([row for row, _ in noted], fields, batch_size=1000)
+
+
+def _add(one: SoldAgain, other: SoldAgain) -> SoldAgain:
+    return replace(
+        one,
+        waited=one.waited + other.waited,
+        rent=one.rent + other.rent,
+        unsold=one.unsold + other.unsold,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from types import SimpleNamespace
@@ -26,6 +27,8 @@ from marketplace.tiers.profits import load_profit_report
 from marketplace.web.presenters.receipt import build_receipt
 from scheduler.auction import Engine
 from scheduler.auction.audit.give_backs import GiveBackAudit
+from scheduler.auction.log.outcomes import SoldAgain
+from scheduler.types import Cell
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -139,6 +142,22 @@ def test_the_provider_of_cells_that_nobody_bought_gets_what_it_asked(zone, owner
     assert (name, "its room stayed idle", WAITS) in receipt.payees
     assert sum(micros for *_, micros in receipt.payees) == 600_000
     check_books()
+
+
+def test_of_a_cell_that_a_job_gave_back_twice_both_rents_count(zone, owner):
+    """What its data did not need, and was planned there again before it ended."""
+    bid, _ = cancel_rented(zone, owner)
+    # Puts the cells on sale again.
+    settle_finished(now=NOW)
+    row = Reservation.objects.filter(bid=bid).order_by("slot").first()
+    cell = Cell(row.slot, row.node_id)
+    # The log answers each give-back by itself.
+    first = SoldAgain(bid.pk, cell, waited=90_000, rent=40_000, unsold=row.samples)
+    ended_jobs.note_sold_again([first, replace(first, waited=60_000, rent=0)])
+    row.refresh_from_db()
+    assert (row.waited_micros, row.resold_micros) == (150_000, 40_000)
+    # No more than its provider asks for all of the room.
+    assert row.idle_micros == row.operational_cost_micros == 100_000
 
 
 def test_a_provider_gets_no_more_than_it_asks_for_its_idle_room(zone, owner):
