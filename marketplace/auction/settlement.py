@@ -134,13 +134,7 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
         bid.credit_micros = due.credit_micros
         bid.failure, bid.failures, bid.retry_at = "", 0, None
         if bid.waits_micros:
-            # Of what data did not need, and of the rest: of that no more than a machine's start
-            # leaves, and nothing where all goes back already.
-            preparation = find_preparation(job)
-            of_data = 0 if preparation is None else preparation.waits_micros
-            of_rest = bid.waits_micros - of_data
-            then = compute_dues(bid=bid, job=job, case=case, now=now, waits_micros=of_rest)
-            bid.rent_due_micros = of_data + then.refund_micros - due.refund_micros
+            bid.rent_due_micros = _find_rent_due(bid, job, case, due, now=now)
         bid.save(
             update_fields=["credit_micros", "failure", "failures", "retry_at", "rent_due_micros"]
         )
@@ -168,6 +162,21 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
         _add_events(job, case, due, now)
         mark_job_settled(job=job, now=now, message=_summarize(bid))
     return due
+
+
+def _find_rent_due(bid: Bid, job: Job, case: EndedJob, due: Settlement, *, now: datetime) -> int:
+    """What goes back later at most: the rent of cells that data did not need, and of the rest.
+
+    Of the rest no more than a machine's start leaves, and nothing where all goes back already.
+    """
+    preparation = find_preparation(job)
+    of_data = 0 if preparation is None else preparation.waits_micros
+    of_rest = bid.waits_micros - of_data
+    if not of_rest:
+        # Only a job that its owner gave back has one; the day's limits have been used since.
+        return of_data
+    then = compute_dues(bid=bid, job=job, case=case, now=now, waits_micros=of_rest)
+    return of_data + then.refund_micros - due.refund_micros
 
 
 def _compute_royalty(

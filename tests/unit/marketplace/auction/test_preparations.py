@@ -34,8 +34,8 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.common.models import DurableWork
 from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
-from marketplace.jobs.models import Dataset, Job, JobStatus, Slice
-from marketplace.jobs.services import cancel_job, dispatch_slots
+from marketplace.jobs.models import Dataset, FaultOf, Job, JobStatus, Slice
+from marketplace.jobs.services import cancel_job, dispatch_slots, fail_job
 from marketplace.jobs.work import Work
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning
@@ -229,6 +229,31 @@ def test_the_rent_of_cells_that_an_own_vendor_spares_waits_to_be_sold_again(
     assert (bid.refund_micros, bid.rent_due_micros) == (98_000 + 98_000 * is_taken_off, None)
     idle = Earning.objects.filter(kind="idle").values_list("amount_micros", flat=True)
     assert list(idle) == ([] if is_taken_off else [98_000])
+    assert check_ledger().balanced
+
+
+def test_what_the_market_bears_for_a_failed_job_takes_nothing_of_the_rent_that_waits(
+    zone, owner, settings
+):
+    node, vendor = market.node(zone), build.vendor(zone)
+    shared = owner.memberships.create(
+        user=vendor.organisation.memberships.first().user, role="owner"
+    )
+    market.price_rent(zone, node)
+    bid, job = sell(owner, zone)
+    assert prepare_next(clock=clock)
+    Node.objects.update(last_heartbeat_at=market.slot_at(zone, 101))
+    assert conclude_preparations(now=market.slot_at(zone, 101)) == 1
+    # Strangers since; of the vendor's 20,000 the market bears a half for the node's fault.
+    shared.delete()
+    settings.HOUSE_BEARS_MICROS_PER_DAY = 10_000
+    Job.objects.update(blamed_nodes=[node.pk])
+    job.refresh_from_db()
+    now = market.slot_at(zone, 104)
+    fail_job(job=job, fault=FaultOf.SYSTEM, reason="It is gone.", now=now)
+    assert settle_finished(now=now) == 1
+    bid.refresh_from_db()
+    assert (bid.refund_micros, bid.rent_due_micros) == (98_000 + 400_000 + 10_000, 98_000)
     assert check_ledger().balanced
 
 
