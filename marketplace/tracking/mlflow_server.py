@@ -45,8 +45,8 @@ def send_to_mlflow(batch: SentBatch) -> str:
     """
     try:
         return _send(batch)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-        # A stranger's answer may be anything.
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        # A stranger's answer may be anything; Python reads even Infinity in it.
         raise WorkFailed(_NO_SERVER) from None
 
 

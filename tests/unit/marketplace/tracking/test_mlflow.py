@@ -167,6 +167,34 @@ def test_a_long_run_is_sent_in_requests_of_whole_steps(job, monkeypatch):
     assert late.ended_at is None
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"info": {"run_id": "../../x"}, "data": {}},
+        {"info": {"run_id": "r1\0"}, "data": {}},
+        {"info": {"run_id": "r1"}, "data": {"params": [1], "metrics": [{"step": float("inf")}]}},
+        {"info": {"run_id": "r1"}, "data": {"params": [1], "metrics": [{"step": "9" * 5_000}]}},
+        {"info": {"run_id": "r1"}, "data": {"params": [1], "metrics": 7}},
+        {"info": ["r1"], "data": {}},
+    ],
+)
+def test_a_run_that_is_none_gets_nothing(job, found):
+    measure(job, 1, train_loss=2.5)
+    answers = {
+        "experiments/get-by-name?experiment_name=tone+of+voice": {
+            "experiment": {"experiment_id": "7"}
+        },
+        "runs/search": {"runs": [found]},
+    }
+    with run_server(lambda path: (200, answers[path])) as (address, asked):
+        track(job, address)
+        run = send()
+    assert [path for path, *_ in asked] == list(answers)
+    assert (run.reason, run.url) == ("What answers at the address is no MLflow server.", "")
+    assert run.ended_at is None
+    assert DurableWork.objects.count() == 1
+
+
 def test_an_address_that_may_not_be_asked_is_refused_and_nothing_is_stored(job, settings):
     settings.TRACKING_PRIVATE = False
     for wrong in (
