@@ -106,7 +106,7 @@ def test_a_run_grows_with_its_job_ends_with_it_and_tells_no_more_than_it_measure
     assert run.exit_code == 0
     assert last.ended_at == NOW + timedelta(seconds=30)
     assert run_sending(NOW + timedelta(days=1)) == 0
-    assert not DurableWork.objects.exists()
+    assert not DurableWork.objects.filter(kind=SEND).exists()
 
     sent, node = b"".join(service.bodies), job.zone.nodes.get()
     secrets = (node.name, node.pk, str(job.price_micros), "/site-packages", job.organisation_id)
