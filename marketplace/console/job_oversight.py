@@ -23,8 +23,8 @@ from marketplace.common.money import format_usd_exact, to_micros
 from marketplace.console.queries_in_address import read_text
 from marketplace.fleet.selectors import slot_ends_at, slot_starts_at
 from marketplace.jobs.models import EventKind, Job, JobStatus, Slice
-from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import measure_refundable
+from marketplace.payments.models import Hold
+from marketplace.payments.selectors import list_entries, measure_refundable
 from marketplace.web.views.job_page import describe_money, describe_progress
 from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
 
@@ -172,14 +172,13 @@ def show_any_bid(request: PageRequest, bid_id: str) -> HttpResponse:
     if bid is None:
         raise NotFound("unknown_bid", "There is no such bid.")
     job = Job.objects.filter(bid_id=bid.pk).first()
-    named = Q(reference=bid.hold_reference) | Q(hold_reference=bid.hold_reference)
     context = {
         "bid": bid,
         "job": job,
         "now": clock.now(),
         "plans": _list_plans(bid),
         "hold": Hold.objects.filter(reference=bid.hold_reference).first(),
-        "entries": Entry.objects.filter(named).order_by("pk")[:ROWS_SHOWN],
+        "entries": list_entries(hold_reference=bid.hold_reference, limit=ROWS_SHOWN),
         "parts": sorted((bid.parts or {}).items()),
     }
     return render(request, "console/operator_bid.html", context)

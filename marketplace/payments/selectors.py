@@ -19,10 +19,12 @@ from marketplace.payments.models import (
     REFUND_SOURCES,
     AccountKind,
     CardPayment,
+    Chargeback,
     Distribution,
     Earning,
     EarningKind,
     EarningSum,
+    Entry,
     EntryKind,
     Hold,
     LedgerAccount,
@@ -210,6 +212,28 @@ def list_fees(*, hold_reference: str) -> list[Earning]:
         returned_at=None,
     )
     return list(fees.select_related("organisation").order_by("pk"))
+
+
+def list_entries(*, hold_reference: str, limit: int) -> list[Entry]:
+    """How one payment moved, the first entries first.
+
+    Entries have no index by their hold but refunds: each goes by the name that it was booked under.
+    """
+    earned = Earning.objects.filter(kind__in=EarningKind.values, reference=hold_reference)
+    earnings = list(earned.values_list("pk", "organisation"))
+    hold = Hold.objects.filter(reference=hold_reference)
+    contested = Chargeback.objects.filter(payment__organisation__in=hold.values("organisation"))
+    names = [
+        hold_reference,
+        hold_reference + IDLE_SUFFIX,
+        *(f"{hold_reference}:{earner}" for _, earner in earnings),
+        *(f"{one}:{pk}" for one in contested.values_list("pk", flat=True) for pk, _ in earnings),
+    ]
+    named = Entry.objects.filter(kind__in=EntryKind.values, reference__in=names)
+    refunds = Entry.objects.filter(kind=EntryKind.REFUND, hold_reference=hold_reference)
+    # Each without the other and without an order, so that neither walks through all entries.
+    found = {entry.pk: entry for entry in [*named, *refunds]}
+    return [found[pk] for pk in sorted(found)[:limit]]
 
 
 def list_idle_pay(*, hold_reference: str) -> list[Earning]:

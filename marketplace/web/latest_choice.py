@@ -18,6 +18,20 @@ class LatestChoiceField(forms.ModelChoiceField):
 
     #: The key that the form has now.
     chosen = ""
+    #: What it shows of which rows, as a page asks for it several times.
+    shown: tuple[QuerySet[Any], str, list[Any]] | None = None
+
+    def list_shown(self) -> list[Any]:
+        """The first rows, and the one that is chosen; read once."""
+        rows = self.queryset
+        if rows is None:
+            return []
+        if self.shown is None or self.shown[0] is not rows or self.shown[1] != self.chosen:
+            found = list(rows[:OFFERED])
+            if self.chosen and all(row.pk != self.chosen for row in found):
+                found += rows.filter(pk=self.chosen)
+            self.shown = rows, self.chosen, found
+        return self.shown[2]
 
 
 class _Shown(BaseChoiceIterator):
@@ -25,13 +39,10 @@ class _Shown(BaseChoiceIterator):
         self.field = field
 
     def __iter__(self) -> Iterator[tuple[Any, str]]:
-        field, rows = self.field, self.field.queryset
+        field = self.field
         if field.empty_label is not None:
             yield "", field.empty_label
-        shown = [] if rows is None else list(rows[:OFFERED])
-        if rows is not None and field.chosen and all(row.pk != field.chosen for row in shown):
-            shown += rows.filter(pk=field.chosen)
-        for row in shown:
+        for row in field.list_shown():
             yield field.prepare_value(row), field.label_from_instance(row)
 
 

@@ -9,6 +9,7 @@ import pytest
 import time_machine
 from django.core.management import call_command
 from django.db import DatabaseError, transaction
+from django.db.models import Q
 
 from marketplace.accounts.models import AuditEntry, Membership, Role
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -23,7 +24,7 @@ from marketplace.fleet.services import set_policy_settings
 from marketplace.jobs.models import EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.models import Hold
+from marketplace.payments.models import Entry, Hold
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from tests import builders
 from tests import market_builders as market
@@ -212,6 +213,17 @@ def test_an_operator_gives_no_money_to_its_own_organisation(client, request, own
     assert "Let another operator give its money back" in text
     job.refresh_from_db()
     assert (get_wallet(organisation=owner), job.status) == (wallet, status)
+
+
+def test_a_bids_page_lists_each_entry_of_its_money(operator, done):
+    bid, job = done
+    act(operator, job, do="refund", reason="Sorry.", amount="0.01")
+    shown = operator.get(f"/operator/bids/{bid.pk}").context["entries"]
+    named = Q(reference=bid.hold_reference) | Q(hold_reference=bid.hold_reference)
+    assert [entry.pk for entry in shown] == list(
+        Entry.objects.filter(named).order_by("pk").values_list("pk", flat=True)
+    )
+    assert {entry.kind for entry in shown} >= {"charge", "distribution", "refund"}
 
 
 def test_who_is_no_operator_refunds_nothing(done, owner):

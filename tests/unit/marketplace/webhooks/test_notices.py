@@ -127,7 +127,7 @@ def test_a_mail_whose_worker_is_killed_is_not_sent_twice(owner, when):
         kind.do(work, notice)
         raise KeyboardInterrupt
 
-    changed = {"apply": kill} if when == "before the end" else {"do": send_and_die}
+    changed: dict[str, Any] = {"apply": kill} if when == "before the end" else {"do": send_and_die}
     with pytest.raises(KeyboardInterrupt):
         mail_due(**changed)
     assert len(mail.outbox) == 1
