@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 
 from marketplace.accounts.policy import Right
+from marketplace.common.money import format_usd_exact, to_micros
 from marketplace.webhooks.models import MessageForm
 
 BID_REFUSED = "bid.refused"
@@ -132,7 +133,7 @@ def _write_refusal(news: News) -> _Written:
     data = news.data
     text = _REFUSALS.get(str(data["reason"]), "Nothing was charged.")
     if data.get("posted_price") is not None:
-        text += f" The price was ${data['posted_price']}."
+        text += f" The price was {_say_usd(data['posted_price'])}."
     return f"{news.name or data['id']} was refused", text, f"/bids/{data['id']}"
 
 
@@ -143,10 +144,15 @@ def _write_node(news: News) -> _Written:
 def _write_payout(news: News) -> _Written:
     data = news.data
     if news.kind == "payout.paid":
-        text = f"${data['amount']} is on your account."
+        text = f"{_say_usd(data['amount'])} is on your account."
         return "A payout arrived", text, "/nodes/payouts"
-    text = f"${data['amount']} did not arrive. {data.get('failure') or ''}".strip()
+    text = f"{_say_usd(data['amount'])} did not arrive. {data.get('failure') or ''}".strip()
     return "A payout failed", text, "/nodes/payouts"
+
+
+def _say_usd(amount: str) -> str:
+    """Say an amount, which messages give with six decimals, as pages do."""
+    return format_usd_exact(to_micros(amount))
 
 
 def _write_cap(news: News) -> _Written:

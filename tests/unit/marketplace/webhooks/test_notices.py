@@ -25,7 +25,7 @@ from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.services import add_job_event
 from marketplace.webhooks import services
 from marketplace.webhooks.models import MessageForm, Notice, WebhookMessage
-from marketplace.webhooks.news import NOTICE_KINDS, News
+from marketplace.webhooks.news import NOTICE_KINDS, News, write_words
 from marketplace.webhooks.notices import MAIL, add_notices, set_mailed_kinds
 from marketplace.webhooks.outbox import EVENT_TYPES, add_messages
 from tests import builders, market_builders
@@ -283,6 +283,21 @@ def test_a_channel_that_hears_of_each_refused_bid_reads_no_other_promise():
     texts = [json.loads(message.body)["text"] for message in WebhookMessage.objects.all()]
     assert len(texts) == 2
     assert all("are not told" not in text for text in texts)
+
+
+def test_amounts_are_said_as_on_pages():
+    paid = News("org-1", "payout.paid", {"id": "po-1", "amount": "1234.500000"})
+    lost = {"id": "bid-1", "reason": "price", "posted_price": "0.012000"}
+    assert _text(paid) == "$1,234.50 is on your account."
+    assert _text(News("org-1", "bid.refused", lost)).startswith(
+        "Its limit was not above the price. The price was $0.012."
+    )
+
+
+def _text(news: News) -> str:
+    words = write_words(news)
+    assert words is not None
+    return words.text
 
 
 def test_a_silent_node_is_told_once_for_each_silence():
