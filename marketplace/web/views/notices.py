@@ -30,7 +30,8 @@ def show_notices(request: PageRequest) -> HttpResponse:
     shown = found[:ROWS_PER_PAGE]
     context = {
         "notices": shown,
-        "has_unread": any(notice.read_at is None for notice in shown),
+        # Also of those on other pages: the number in the menu counts them.
+        "has_unread": own.filter(read_at=None).exists(),
         "is_later": bool(before),
         "older": shown[-1].pk if len(found) > ROWS_PER_PAGE else None,
     }
@@ -65,16 +66,20 @@ def read_notices(request: PageRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 def choose_notices(request: PageRequest) -> HttpResponse:
     who = {"user": request.user, "organisation": request.organisation}
+    role = Membership.objects.values_list("role", flat=True).get(**who)
+    offered = {
+        name: kind for name, kind in NOTICE_KINDS.items() if role in ROLES_BY_RIGHT[kind.right]
+    }
+    mailed = get_mailed_kinds(**who)
     if request.method == "POST":
+        # What the role is not offered stays as it was, for when the role is another.
+        others = [name for name in mailed if name not in offered]
         with show_refusal(request):
-            set_mailed_kinds(**who, kinds=request.POST.getlist("mailed"))
+            set_mailed_kinds(**who, kinds=[*request.POST.getlist("mailed"), *others])
             messages.success(request, "Your choice is stored.")
         return redirect("notice_settings")
-    role = Membership.objects.values_list("role", flat=True).get(**who)
-    mailed = get_mailed_kinds(**who)
     kinds = [
         {"name": name, "label": kind.label, "is_mailed": name in mailed}
-        for name, kind in NOTICE_KINDS.items()
-        if role in ROLES_BY_RIGHT[kind.right]
+        for name, kind in offered.items()
     ]
     return render(request, "web/notice_settings.html", {"kinds": kinds})

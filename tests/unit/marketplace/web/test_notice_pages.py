@@ -11,7 +11,7 @@ from marketplace.web.current_organisation import CHOSEN
 from marketplace.web.views.notices import ROWS_PER_PAGE
 from marketplace.webhooks.models import Notice
 from marketplace.webhooks.news import NOTICE_KINDS, News
-from marketplace.webhooks.notices import add_notices
+from marketplace.webhooks.notices import add_notices, get_mailed_kinds
 from tests import builders
 from tests import job_builders as build
 from tests.builders import NOW
@@ -64,6 +64,10 @@ def test_the_settings_offer_what_a_role_is_told(site: Site) -> None:
     session.save()
     page = site.client.get("/notices/settings").content.decode()
     assert 'value="payout.paid"' not in page
+    # What was not offered was not chosen against, should the role change.
+    site.client.post("/notices/settings", {"mailed": ["job.failed"]})
+    mailed = get_mailed_kinds(user=worker, organisation=site.organisation)
+    assert mailed == ["cap.near", "job.failed", "node.silent", "payout.failed", "payout.paid"]
 
 
 def test_older_notices_are_on_further_pages(site: Site) -> None:
@@ -76,3 +80,5 @@ def test_older_notices_are_on_further_pages(site: Site) -> None:
     rest = site.client.get(f"/notices?before={last_shown}").content.decode()
     assert f"/notices/{oldest}" in rest
     assert rest.count('class="unread"') == 1
+    Notice.objects.exclude(pk=oldest).update(read_at=NOW)
+    assert "Mark all as read" in site.client.get("/notices").content.decode()
