@@ -329,4 +329,10 @@ def test_a_cancelled_jobs_headline_is_what_was_paid_after_the_refund(site: Site,
     assert 'title="$0.002">$0.002</div>' in paid
     assert "$0.10 charged" in paid
     assert "$0.098 returned" in paid
-    assert "to spare" not in paid
+    # A job that was not done met no deadline.
+    for page in (paid, read_page(site.client.get("/jobs")), _read_comparison(site, job)):
+        assert "to spare" not in page
+
+
+def _read_comparison(site: Site, job: Job) -> str:
+    return read_page(site.client.get(f"/jobs/compare?job={job.pk}"))
