@@ -58,7 +58,7 @@ NOTICE_KINDS: Mapping[str, NoticeKind] = {
         "A bid was refused",
         Right.WORK,
         is_mailed_at_first=False,
-        closing="Further ones for this reason today are not told.",
+        closing="Further refusals for this reason bring no notice today.",
     ),
     NODE_SILENT: NoticeKind("A node is silent", Right.OWN),
     "payout.paid": NoticeKind("A payout arrived", Right.OWN),

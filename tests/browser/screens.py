@@ -229,7 +229,7 @@ def _bid_filled(
 ) -> None:
     """The form as somebody leaves it before the click; without a limit, twice the price."""
     page = visitor.page
-    visitor.go("/bids/new")
+    visitor.go("/bids/new?fresh")
     visitor.upload(DATASET.name, DATASET.read_bytes())
     expect(page.locator("#part-data .pill")).to_contain_text("rows ready")
     page.get_by_role("textbox", name="Name").fill(name)

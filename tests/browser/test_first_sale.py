@@ -28,7 +28,7 @@ def test_a_bid_placed_in_the_browser_becomes_an_adapter(
     owner: Visitor, support_tone: bytes
 ) -> None:
     page = owner.page
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     expect(page.get_by_role("heading", name="Prices need your data")).to_be_visible()
 
     owner.upload("tone.jsonl", support_tone)
@@ -71,7 +71,7 @@ def test_a_bid_below_the_price_is_refused_with_ways_to_win(
     owner: Visitor, support_tone: bytes
 ) -> None:
     page = owner.page
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     owner.upload("tone.jsonl", support_tone)
     expect(page.get_by_text("120 rows ready")).to_be_visible()
     fill_bid(owner, name="too-cheap", limit="0.000001")
@@ -90,7 +90,7 @@ def test_a_bid_below_the_price_is_refused_with_ways_to_win(
 
 def test_a_double_click_places_one_bid(owner: Visitor, support_tone: bytes) -> None:
     page = owner.page
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     owner.upload("tone.jsonl", support_tone)
     expect(page.get_by_text("120 rows ready")).to_be_visible()
     fill_bid(owner, name="clicked-twice", limit="0.000001")
@@ -103,7 +103,7 @@ def test_a_double_click_places_one_bid(owner: Visitor, support_tone: bytes) -> N
 def test_lines_that_cannot_be_used_are_shown_before_any_money_moves(owner: Visitor) -> None:
     page = owner.page
     good = '{"prompt": "Say hello.", "completion": "Hello."}\n'
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     owner.upload("mixed.jsonl", (good * 20 + '{"prompt": "no end\n').encode())
     expect(page.get_by_text("20 rows can be used")).to_be_visible()
     expect(page.get_by_text("1 line cannot be used")).to_be_visible()
@@ -112,14 +112,14 @@ def test_lines_that_cannot_be_used_are_shown_before_any_money_moves(owner: Visit
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_text("20 rows ready")).to_be_visible()
 
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     owner.upload("binary.jsonl", bytes(range(256)) * 8)
     expect(page.get_by_text("This file cannot be used.")).to_be_visible()
 
 
 def test_the_deadline_moves_by_keyboard_and_is_spoken(owner: Visitor, support_tone: bytes) -> None:
     page = owner.page
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     owner.upload("tone.jsonl", support_tone)
     handle = page.get_by_role("slider", name="Deadline")
     expect(handle).to_have_attribute("aria-valuetext", re.compile(r"price \$"))

@@ -83,7 +83,7 @@ def test_a_card_fills_the_wallet_and_pays_for_a_bid(
     page.get_by_role("button", name="Confirm").click()
     expect(page.locator("#main")).to_contain_text("Paid$20.00")
 
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     owner.upload("card.jsonl", support_tone)
     expect(page.locator("#q-price")).to_contain_text("$")
     page.get_by_label("A card, for this bid").check()
@@ -153,7 +153,7 @@ def test_an_invited_member_bids_within_a_cap(
     page.get_by_label("At most").fill("0.50")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("table")).to_contain_text("$0.50")
-    noor.go("/bids/new")
+    noor.go("/bids/new?fresh")
     noor.upload("member.jsonl", support_tone)
     expect(noor.page.locator("#q-price")).to_contain_text("$")
     noor.page.locator("#id_price").fill("0.60")

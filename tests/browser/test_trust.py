@@ -35,7 +35,7 @@ def press_until_cancelled(page: Page) -> None:
 def refused_bid(owner: Visitor, support_tone: bytes, *, name: str) -> None:
     """A bid far below any price: decided at once, and no job is trained for it."""
     page = owner.page
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     owner.upload("tone.jsonl", support_tone)
     expect(page.get_by_text("120 rows ready")).to_be_visible()
     expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
@@ -129,7 +129,7 @@ def tab_to(page: Page, target: Locator) -> None:
 
 def test_a_bid_is_placed_without_a_mouse(owner: Visitor, support_tone: bytes) -> None:
     page = owner.page
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     page.keyboard.press("Tab")
     assert focused(page.get_by_role("link", name="Skip to content"))
     page.keyboard.press("Enter")
@@ -175,7 +175,7 @@ def test_a_bid_is_placed_without_a_mouse(owner: Visitor, support_tone: bytes) ->
 
 def test_a_quote_is_renewed_while_somebody_types(owner: Visitor, support_tone: bytes) -> None:
     page = owner.page
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     owner.upload("tone.jsonl", support_tone)
     expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
     limit = page.locator("#id_price")

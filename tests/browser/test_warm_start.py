@@ -61,7 +61,7 @@ def test_a_job_on_nearly_the_same_rows_as_anothers_costs_less_and_pays_a_royalty
     owner.go("/datasets")
     page.get_by_label("My jobs may begin with adapters that others give").check()
     page.get_by_role("region", name="Warm starts").get_by_role("button", name="Store").click()
-    owner.go("/bids/new")
+    owner.go("/bids/new?fresh")
     owner.upload("taken.jsonl", write_rows("When does order {} come?", count=200))
     expect(page.get_by_text("200 rows ready")).to_be_visible()
     page.locator("#advanced > summary").click()

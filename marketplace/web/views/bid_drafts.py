@@ -1,7 +1,8 @@
-"""The draft of a bid: what the form last held stays with the session, until it is placed.
+"""The draft of a bid: what the form last sent stays with the session, until it is placed.
 
-So a way to the wallet, another day and Back lose nothing: the file is chosen once. A
-sign-out ends it.
+So a way to the wallet, another day and Back lose neither data nor settings; a sign-out does. The
+form sends itself when they change and when the quote is renewed: a name or limit that was typed
+since is not kept.
 """
 
 from __future__ import annotations

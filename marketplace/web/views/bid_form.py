@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
@@ -51,14 +51,16 @@ TIME_TO_READ_S = 300.0
 @require_http_methods(["GET", "POST"])
 def show_bid_form(request: PageRequest) -> HttpResponse:
     """The form; ``do=check`` reads the data and quotes, ``do=place`` bids."""
+    if "fresh" in request.GET:
+        # By another address, so that Back does not forget what is filled in from here on.
+        drop_draft(request)
+        return redirect("bid_new")
     now = clock.now()
     zones = list_open_zones()
     if request.method == "GET":
         initial = get_bid_defaults(zone=zones.first(), now=now)
         initial |= {"verified_only": request.organisation.verified_only}
         initial |= read_earlier_terms(request)
-        if "fresh" in request.GET:
-            drop_draft(request)
         draft = find_draft(request, now=now, key=initial["key"])
         form = BidForm(
             _format_initial(initial) if draft is None else draft,
