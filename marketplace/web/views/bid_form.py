@@ -51,7 +51,7 @@ TIME_TO_READ_S = 300.0
 @require_http_methods(["GET", "POST"])
 def show_bid_form(request: PageRequest) -> HttpResponse:
     """The form; ``do=check`` reads the data and quotes, ``do=place`` bids."""
-    if "fresh" in request.GET:
+    if request.method == "GET" and "fresh" in request.GET:
         # By another address, so that Back does not forget what is filled in from here on.
         drop_draft(request)
         return redirect("bid_new")
