@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.http import HttpResponse
+from django.http import HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
@@ -79,6 +79,7 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
         )
     form = BidForm(request.POST, request.FILES, organisation=request.organisation, zones=zones)
     upload, upload_error = _upload(request, form)
+    assert isinstance(form.data, QueryDict)
     if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
         try:
             answer = place_paid_bid(request, _read_bid(request, form), now=now)

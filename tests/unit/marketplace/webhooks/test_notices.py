@@ -251,7 +251,7 @@ def test_refused_bids_are_told_once_a_day_and_reason():
     decide_pending_bids(zone=zone, now=NOW)
     notice = Notice.objects.get(kind="bid.refused")
     assert notice.text.startswith("Its limit was not above the price. The price was $")
-    assert notice.text.endswith(". Further ones for this reason today are not told.")
+    assert notice.text.endswith(". Further refusals for this reason bring no notice today.")
     assert not DurableWork.objects.filter(kind=MAIL).exists()
 
 
@@ -282,7 +282,7 @@ def test_a_channel_that_hears_of_each_refused_bid_reads_no_other_promise():
     decide_pending_bids(zone=zone, now=NOW)
     texts = [json.loads(message.body)["text"] for message in WebhookMessage.objects.all()]
     assert len(texts) == 2
-    assert all("are not told" not in text for text in texts)
+    assert all("bring no notice" not in text for text in texts)
 
 
 def test_amounts_are_said_as_on_pages():
