@@ -152,7 +152,7 @@ def _draw_axis(begin: datetime, end: datetime, now: datetime) -> tuple[tuple[str
 
 
 @dataclass(frozen=True, slots=True)
-class PriceLine:
+class PriceGraph:
     """What one whole slot of a node sells for, over the slots on sale, and its ask under it."""
 
     #: In a box of 100 by 100.
@@ -172,7 +172,7 @@ class PriceLine:
 
 def build_price_line(
     *, row: NodeRow, capacity: float, first_slot_at: datetime, slot_s: float, now: datetime
-) -> PriceLine:
+) -> PriceGraph:
     """Draw a node's posted prices, which anybody may read, over its ask."""
     prices = [row.ask_micros + price * capacity for price in row.compute_price]
     top = max(*prices, row.ask_micros, 1) * 1.15
@@ -183,7 +183,7 @@ def build_price_line(
         for k in (at, at + 1)
     ]
     line = "M" + "L".join(points)
-    return PriceLine(
+    return PriceGraph(
         path=line,
         area=f"{line}L100 100L0 100Z",
         ask_y=f"{100 - row.ask_micros / top * 100:.2f}",

@@ -47,6 +47,7 @@ WITH_PROCESSES: dict[str, list[str]] = {
     "tests.benchmarks.bench_express": ["--requests", "4"],
     "tests.benchmarks.bench_lane": ["--quick", "--only", "http", "--rates", "5"],
     "tests.benchmarks.bench_move": ["--rounds", "1"],
+    "tests.benchmarks.bench_pages": ["--seconds", "2"],
     "workers.bench": ["prompts"],
 }
 #: It prints a table for the documents, and has tests of its own.

@@ -27,12 +27,7 @@ from marketplace.api.market.job_serializers import (
 )
 from marketplace.api.market.own_data import DeletionSerializer
 from marketplace.api.market.owned import get_job, list_jobs
-from marketplace.api.market.requests import (
-    CancelRequest,
-    DisputeRequest,
-    ResumeRequest,
-    check_body,
-)
+from marketplace.api.market.requests import CancelRequest, DisputeRequest, ResumeRequest, check_body
 from marketplace.api.pagination import build_page, read_limit
 from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.auction.bidding.resuming import find_paused_job

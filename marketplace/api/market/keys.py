@@ -14,7 +14,8 @@ from marketplace.accounts.models import ApiKey
 from marketplace.api.answers import GIVEN, Answer, ConstantText, Moment, Usd, page_of
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.market import schemas
-from marketplace.api.market.requests import KeyRotationRequest, check_body
+from marketplace.api.market.requests import check_body
+from marketplace.api.market.workspace_requests import KeyRotationRequest
 from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock

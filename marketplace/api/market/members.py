@@ -18,7 +18,8 @@ from marketplace.accounts.services import (
 from marketplace.api.answers import Answer, ConstantText, Moment, page_of
 from marketplace.api.callers import Caller, get_caller
 from marketplace.api.market import schemas
-from marketplace.api.market.requests import InvitationRequest, RoleRequest, check_body
+from marketplace.api.market.requests import check_body
+from marketplace.api.market.workspace_requests import InvitationRequest, RoleRequest
 from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock

@@ -14,7 +14,8 @@ from marketplace.accounts.services import set_retention
 from marketplace.api.answers import Answer, Constant, Moment, page_of
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
-from marketplace.api.market.requests import RetentionRequest, check_body
+from marketplace.api.market.requests import check_body
+from marketplace.api.market.workspace_requests import RetentionRequest
 from marketplace.api.pagination import build_page
 from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.common.downloads import PartsDownload

@@ -15,7 +15,8 @@ from rest_framework.response import Response
 from marketplace.api.answers import Answer, ConstantText, Moment
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
-from marketplace.api.market.requests import MlflowKeyRequest, WandbKeyRequest, check_body
+from marketplace.api.market.requests import check_body
+from marketplace.api.market.workspace_requests import MlflowKeyRequest, WandbKeyRequest
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.tracking.models import TrackingKey, TrackingService

@@ -11,11 +11,11 @@ from marketplace.api.answers import Answer, ConstantText, Moment, Usd, page_of, 
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import get_dataset, get_job
-from marketplace.api.market.requests import (
+from marketplace.api.market.requests import check_body
+from marketplace.api.market.workspace_requests import (
     AdapterConsentRequest,
     ConsentRequest,
     DatasetConsentRequest,
-    check_body,
 )
 from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView

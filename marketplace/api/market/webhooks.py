@@ -12,7 +12,8 @@ from rest_framework.response import Response
 from marketplace.api.answers import GIVEN, Answer, AsStored, ConstantText, Moment, NullText, page_of
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
-from marketplace.api.market.requests import WebhookRequest, check_body
+from marketplace.api.market.requests import check_body
+from marketplace.api.market.workspace_requests import WebhookRequest
 from marketplace.api.pagination import build_page
 from marketplace.api.views import MarketView
 from marketplace.common import clock

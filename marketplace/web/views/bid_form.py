@@ -71,7 +71,6 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
         return _form_page(
             request,
             form,
-            zones,
             now=now,
             status=200,
             follows_data=draft is None or draft.get("deadline") == draft.get("offered_deadline"),
@@ -88,12 +87,11 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
         except UserError as error:
             form.refuse(error)
             keep_draft(request, request.POST, now=now)
-            return _form_page(request, form, zones, now=now, status=error.status, upload=upload)
+            return _form_page(request, form, now=now, status=error.status, upload=upload)
     keep_draft(request, request.POST, now=now)
     return _form_page(
         request,
         form,
-        zones,
         now=now,
         status=200 if request.POST.get("do") != "place" else 400,
         upload=upload,
@@ -153,7 +151,6 @@ def _upload(request: PageRequest, form: BidForm) -> tuple[ShownUpload | None, Us
 def _form_page(
     request: PageRequest,
     form: BidForm,
-    zones: Any,
     *,
     now: datetime,
     status: int,
@@ -167,6 +164,7 @@ def _form_page(
     ``follows_data`` says that the deadline is the one the form offered: it moves to where there
     are plans to choose from, unless the address names one that can be met.
     """
+    zones = list_open_zones()
     form.is_valid()
     dataset: Dataset | None = form.cleaned_data.get("dataset")
     if dataset is not None and dataset.needs_preparation and request.POST.get("do") != "place":

@@ -580,7 +580,7 @@ def test_a_refusal_of_the_hub_is_told_and_a_hub_that_is_down_is_tried_again(
         assert run_due_work(PUSHES, clock=lambda at=work.due_at: at - timedelta(seconds=1)) == 0
         assert run_due_work(PUSHES, clock=lambda at=work.due_at: at) == 1
         row.refresh_from_db()
-    assert not DurableWork.objects.exists()
+    assert not DurableWork.objects.filter(kind=PUSH).exists()
     assert (row.status, row.token) == (PushStatus.FAILED, "")
     assert "could not be reached" in row.reason
 

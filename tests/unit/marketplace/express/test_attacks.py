@@ -222,7 +222,7 @@ def test_a_certified_request_has_a_receipt_and_says_that_no_bid_was_sealed(
     request = answered(ask(owner, zone))
     client.force_login(builders.owner_of(owner))
     shown = read_page(client.get(f"/bids/{request.bid_id}"))
-    assert "The express lane's posted price for 100 s." in shown
+    assert "The posted express price for 100 s." in shown
     assert "decided whether you won" not in shown
     proof = client.get(f"/bids/{request.bid_id}/proof")
     assert proof.status_code == 409
