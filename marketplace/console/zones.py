@@ -38,7 +38,7 @@ LABELS = {
     "posts_rates": ("Post rates", "providers earn a rate posted each day instead of their asks"),
     "refusal_hints": ("Hints with refusals", "which price or deadline would have won"),
     "growth": ("Price growth", "how fast a cell's price rises with its use between two solves"),
-    "solve_every_slots": ("Solve every", "slots between two solves for prices"),
+    "beats_per_slot": ("Beats", "times a slot for new prices; fixed once sales have begun"),
     "past_days": ("Days looked back", "whole past days that a forecast of bids is made from"),
     "futures": ("Futures", "days that a solve imagines"),
     "iterations": ("Iterations", "steps of a solve in each of them"),

@@ -306,7 +306,7 @@ SHORT = [
         zone,
         scenario=replace(zone.scenario, slots=24),
         solve=Settings(futures=1, most_tasks=200),
-        solve_every=4,
+        beats=1,
     )
     for zone in ZONES
 ]

@@ -17,7 +17,6 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from marketplace.auction.models import LogEntry
-from marketplace.auction.pricing import solve
 from marketplace.common import clock
 from marketplace.common.errors import MarketFault, UserError
 from marketplace.common.outbound import FetchFailed
@@ -55,7 +54,7 @@ VERIFY_EVERY = 25
 OWNERS, NODES = 3, 3
 #: Of the turns, the share of a task that is looked at closely; tasks that are told their zone.
 OFTEN_SHARE = 0.4
-OF_A_ZONE = ("auction.prices_solve", "auction.decide_pending_bids", "auction.prices_apply")
+OF_A_ZONE = ("auction.prices_solve", "auction.decide_pending_bids")
 #: What calls other companies' servers; the world has none of them.
 OUTSIDE = ("payments.gateway_compare", "tiers.reconcile")
 
@@ -333,6 +332,5 @@ def open_world(
         patch.setattr(clock, "now", lambda: world.now)
         patch.setattr(app, "send_task", world.send)
         patch.setattr(delivery, "ask_stranger", world.receive_message)
-        patch.setattr(solve, "REST", 0.0)
         world.actors = [actor(world, patch) for actor in actors]
         yield world

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 from django.db import connection, transaction
-from django.db.models import QuerySet
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.log_checks import VerifiedState
@@ -122,7 +120,7 @@ def _replay(
     """Replay what comes after the engine's state; whether it went to the log's end."""
     log = LogEntry.objects.filter(zone=zone, position__gt=engine.position)
     decided: list[ChainEntry] = []
-    audit = SolveAudit(engine.position, wanted=_list_solved_positions(log))
+    audit = SolveAudit(engine.position)
     faults = Faults()
     for row in books.read_log_rows(log):
         entry, problem = _replay_row(engine, row, audit, faults)
@@ -152,6 +150,7 @@ def _replay(
     _report_unnamed(faults, found)
     found.known_faults = faults.list_known()
     found.solved_again, found.taken_as_logged = audit.solved_again, audit.taken_as_logged
+    found.beats_missed, found.unwitnessed = audit.beats_missed, audit.unwitnessed
     return True
 
 
@@ -159,15 +158,6 @@ def _report_unnamed(faults: Faults, found: VerifyReport) -> None:
     found.unnamed = faults.find_unnamed()
     if found.unnamed is not None:
         found.problems.append(f"log position {found.unnamed.position}: {found.unnamed.problem}")
-
-
-def _list_solved_positions(log: QuerySet[LogEntry]) -> Iterator[int]:
-    """Positions at which the log's prices were solved."""
-    solves = log.filter(kind="PricesSolved").values_list("event", flat=True)
-    for event in solves.iterator(chunk_size=CHUNK):
-        inputs = json.loads(event)["inputs"]
-        if isinstance(inputs.get("position"), int):
-            yield inputs["position"]
 
 
 def _replay_row(

@@ -6,7 +6,6 @@ ROUTES = {
     "auction.sweep": {"queue": "lane"},
     "auction.jobs_replan": {"queue": "lane"},
     "auction.spare_cells_give_back": {"queue": "lane"},
-    "auction.prices_apply": {"queue": "lane"},
     "vendors.prepare": {"queue": "preparation"},
     "vendors.inspect": {"queue": "preparation"},
     "vendors.plan": {"queue": "preparation"},

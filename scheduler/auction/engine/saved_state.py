@@ -21,6 +21,7 @@ from scheduler.auction.engine.returned_cells import (
     ReturnedCell,
     ReturnedCells,
 )
+from scheduler.auction.engine.waiting_rules import WaitingRules
 from scheduler.auction.log.codec import (
     event_from_json,
     event_to_json,
@@ -34,9 +35,10 @@ from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.holdings import HeldCell
 from scheduler.auction.search.vendor_book import VendorBook, VendorHold
-from scheduler.types import Cell, Horizon, NodeSpec, Refusal
+from scheduler.public_log.days import DayValue, day_from_json, day_to_json
+from scheduler.types import Beat, Cell, Horizon, NodeSpec, Refusal
 
-_FORMAT = 1
+_FORMAT = 2
 _ARRAYS = ("compute_price", "memory_price", "compute_free", "memory_free")
 
 
@@ -53,6 +55,9 @@ class SavedState:
     grid: Grid
     posted: RatesPosted | None
     returned: ReturnedCells
+    day: DayValue
+    waiting: WaitingRules
+    beat: Beat | None
 
 
 def serialize_state(state: SavedState) -> dict[str, Any]:
@@ -69,6 +74,9 @@ def serialize_state(state: SavedState) -> dict[str, Any]:
             if state.receipts
             else {}
         ),
+        "day": day_to_json(state.day),
+        "waiting": [[day, rules_to_json(rules)] for day, rules in state.waiting],
+        "beat": None if state.beat is None else [state.beat.slot, state.beat.part],
         **({} if state.bundle is None else {"bundle": _bundle_to_json(state.bundle)}),
         "first_slot": grid.first_slot,
         "nodes": [value_to_json(node) for node in grid.nodes],
@@ -157,6 +165,9 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
         grid=grid,
         posted=_parse_posted(data),
         returned=_parse_returned(data.get("returned", ())),
+        day=day_from_json(data["day"]),
+        waiting=tuple((int(day), rules_from_json(rules)) for day, rules in data["waiting"]),
+        beat=None if data["beat"] is None else Beat(*map(int, data["beat"])),
     )
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 def test_settings_are_set_in_place_of_all_there_were():
     zone = market.zone()
     assert zone.settings == {}
-    for settings in ({"growth": 0.2, "refusal_hints": False}, {"solve_every_slots": 6}):
+    for settings in ({"growth": 0.2, "refusal_hints": False}, {"beats_per_slot": 6}):
         set_policy_settings(zone=zone, settings=settings, now=NOW)
         zone.refresh_from_db()
         assert zone.settings == settings
@@ -37,7 +37,7 @@ def test_settings_are_set_in_place_of_all_there_were():
     [
         (
             {"grwoth": 0.1},
-            "There is no setting 'grwoth'; there are ask_cap_micros, fee_per_unit, ",
+            "There is no setting 'grwoth'; there are ask_cap_micros, beats_per_slot, ",
         ),
         ({"growth": -0.1}, "growth is a number, from 0 to 10, not -0.1."),
         ({"growth": "0.1"}, "growth is a number, from 0 to 10, not '0.1'."),
