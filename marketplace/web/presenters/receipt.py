@@ -111,20 +111,20 @@ def _list_moves(
     card = find_card_payment_of(hold_reference=bid.hold_reference)
     if card is not None:
         authorised = card.amount_cents * MICROS_PER_CENT
-        yield "Authorised on your card", bid.created_at, authorised
+        yield "Authorised on the card", bid.created_at, authorised
     elif find_kept(bid) is not None:
-        yield "Held in your wallet", bid.created_at, bid.price_micros
+        yield "Held in the wallet", bid.created_at, bid.price_micros
     yield "Charged", bid.decided_at, payment_micros
     if card is None and (kept := find_kept(bid)) is not None:
-        yield "Released to you", bid.decided_at, kept
+        yield "Released", bid.decided_at, kept
     if card is not None and card.status == PaymentStatus.PAID:
         received = card.received_cents * MICROS_PER_CENT
-        yield "Taken from your card", card.ended_at, received
+        yield "Taken from the card", card.ended_at, received
         if received > payment_micros:
             rest = received - payment_micros
-            yield "Put into your wallet: less than a card can pay", card.ended_at, rest
+            yield "Put into the wallet: less than a card can pay", card.ended_at, rest
     for at, reason, micros in list_refunds(hold_reference=bid.hold_reference):
-        yield f"Returned to you: {reason[:1].lower()}{reason[1:]}", at, micros
+        yield f"Returned: {reason[:1].lower()}{reason[1:]}", at, micros
     if bid.credit_micros:
         yield "Credited for a late end", settled_at, bid.credit_micros
 

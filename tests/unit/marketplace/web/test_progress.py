@@ -225,8 +225,8 @@ def test_a_receipt_names_what_went_back(site: Site) -> None:
         )
     bid.credit_micros, job.settled_at = 14_625, NOW
     assert build_receipt(bid, job=job).money[3:] == (
-        ("Returned to you: work that was not done", NOW, 1_000),
-        ("Returned to you: the data were refused", NOW, 20),
+        ("Returned: work that was not done", NOW, 1_000),
+        ("Returned: the data were refused", NOW, 20),
         ("Credited for a late end", NOW, 14_625),
     )
     assert (bid.refund_micros, list_bids(bid.organisation).get().refund_micros) == (1_020, 1_020)

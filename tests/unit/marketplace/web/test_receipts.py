@@ -157,8 +157,8 @@ def test_a_receipt_of_a_bid_paid_by_card_says_what_moved_on_the_card(owner: Orga
     card.save()
     receipt = build_receipt(bid, job=Job.objects.get(bid_id=bid.pk))
     assert [(what, micros) for what, _, micros in receipt.money] == [
-        ("Authorised on your card", 1_240_000),
+        ("Authorised on the card", 1_240_000),
         ("Charged", 100_000),
-        ("Taken from your card", 500_000),
-        ("Put into your wallet: less than a card can pay", 400_000),
+        ("Taken from the card", 500_000),
+        ("Put into the wallet: less than a card can pay", 400_000),
     ]
