@@ -95,6 +95,8 @@ def test_rows_are_prepared_by_keyboard_and_handed_in(visitor: Visitor, market: M
     link.first.click()
     expect(page.get_by_role("heading", name="4 rows to prepare")).to_be_visible()
     expect(page.get_by_text("Mend the spelling.")).to_be_visible()
+    # Its script runs before the page is loaded, and not before its words are there.
+    page.wait_for_load_state()
     page.keyboard.press("n")
     expect(page.get_by_role("heading", name="Row 1 of 4")).to_be_visible()
     press("a")
