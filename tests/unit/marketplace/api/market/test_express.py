@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from marketplace.auction.bidding import wait
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.common import clock
-from marketplace.express import requests
 from marketplace.express.answering import answer_requests
 from marketplace.express.models import ExpressLane, ExpressRequest
 from marketplace.express.seat_autoscaler import keep_floor
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def lane(zone, monkeypatch):
-    monkeypatch.setattr(requests, "WAIT_S", 0.0)
+    monkeypatch.setattr(wait, "WAIT_S", 0.0)
     house = builders.organisation()
     builders.fund_wallet(house, usd="5000")
     made = ExpressLane.objects.create(
