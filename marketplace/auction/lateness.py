@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet
@@ -175,39 +176,42 @@ def _find_queue(task: str) -> str:
     return settings.CELERY_TASK_ROUTES.get(task, {"queue": "default"})["queue"]
 
 
+def _find_age(waiting: QuerySet[Any], since: str, now: datetime) -> timedelta | None:
+    """For how long the first of some rows has waited; ``None``: there is none."""
+    first = waiting.aggregate(first=Min(since))["first"]
+    return None if first is None else now - first
+
+
 def _look_at_bids(now: datetime) -> Stage:
     waiting = Bid.objects.filter(status=BidStatus.PENDING)
-    first = waiting.aggregate(first=Min("created_at"))["first"]
     return Stage(
         label="Bids without an answer",
         there=waiting.count(),
         behind=waiting.filter(created_at__lt=now - LONGEST_WAIT).count(),
-        longest=None if first is None else now - first,
+        longest=_find_age(waiting, "created_at", now),
         text="the lane does not decide; its log says why.",
     )
 
 
 def _look_at_data(active: QuerySet[Job], now: datetime) -> Stage:
     waiting = active.filter(Q(awaits_data=True) | Q(awaits_fault_check=True))
-    first = waiting.aggregate(first=Min("created_at"))["first"]
     return Stage(
         label="Jobs without their data",
         there=waiting.count(),
         # A plan made for after the preparation ends in time by itself.
         behind=waiting.filter(_WILL_BE_LATE | Q(deadline_at__lt=now)).count(),
-        longest=None if first is None else now - first,
+        longest=_find_age(waiting, "created_at", now),
         text="vendors or the workers of the queue preparation are late; see Vendors.",
     )
 
 
 def _look_at_plans(active: QuerySet[Job], now: datetime) -> Stage:
     waiting = active.filter(needs_replan=True)
-    first = waiting.aggregate(first=Min("replan_wanted_at"))["first"]
     return Stage(
         label="Jobs without cells",
         there=waiting.count(),
         behind=waiting.filter(replan_wanted_at__lt=now - HANDLED_WITHIN).count(),
-        longest=None if first is None else now - first,
+        longest=_find_age(waiting, "replan_wanted_at", now),
         text="the lane finds no room for them: nodes are gone, or the zone is sold out.",
     )
 
@@ -235,12 +239,11 @@ def _look_at_dispatch(zones: list[Zone], now: datetime) -> Stage:
 
 def _look_at_nodes(now: datetime) -> Stage:
     plans = NodePlan.objects.filter(taken_at=None, ends_at__gt=now).exclude(lease_tokens=[])
-    first = plans.aggregate(first=Min("made_at"))["first"]
     return Stage(
         label="Plans that no node has fetched",
         there=plans.count(),
         behind=plans.filter(made_at__lt=now - SOON).values("node_id").distinct().count(),
-        longest=None if first is None else now - first,
+        longest=_find_age(plans, "made_at", now),
         text="nodes do not reach the market, or web servers do not answer them; see Providers.",
     )
 
@@ -251,12 +254,11 @@ def _look_at_silence(now: datetime) -> Stage:
     quiet = leases.filter(
         Q(lease_expires_at__lt=now) | (unheard & Q(opened_at__lt=now - HEARD_WITHIN))
     )
-    first = quiet.aggregate(first=Min("job__progressed_at"))["first"]
     return Stage(
         label="Leases under which nothing is reported",
         there=leases.count(),
         behind=quiet.count(),
-        longest=None if first is None else now - first,
+        longest=_find_age(quiet, "job__progressed_at", now),
         text="nodes are silent or stuck, or their reports fail; see Providers.",
     )
 
@@ -276,11 +278,10 @@ def _look_at_pace(active: QuerySet[Job]) -> Stage:
 
 def _look_at_settlement(now: datetime) -> Stage:
     waiting = Job.objects.filter(finished_at__isnull=False, settled_at__isnull=True)
-    first = waiting.aggregate(first=Min("finished_at"))["first"]
     return Stage(
         label="Ended jobs without a settlement",
         there=waiting.count(),
         behind=waiting.filter(finished_at__lt=now - HANDLED_WITHIN).count(),
-        longest=None if first is None else now - first,
+        longest=_find_age(waiting, "finished_at", now),
         text="the workers do not settle, or money could not be moved; see Money.",
     )

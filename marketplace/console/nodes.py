@@ -7,7 +7,6 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.db.models import Count
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.debug import sensitive_variables
@@ -26,7 +25,7 @@ from marketplace.console.forms import NodeForm, SaleHoursForm
 from marketplace.console.join_progress import load_joining
 from marketplace.fleet.device_timeslices import find_rest
 from marketplace.fleet.install_ways import list_install_ways
-from marketplace.fleet.models import ABSENT, JoinToken, Node, NodeStatus
+from marketplace.fleet.models import JoinToken, Node, NodeStatus
 from marketplace.fleet.selectors import (
     find_ask_band,
     find_provider,
@@ -34,6 +33,7 @@ from marketplace.fleet.selectors import (
     get_own_node,
     list_open_join_tokens,
     list_open_zones,
+    list_present_nodes,
 )
 from marketplace.fleet.services import (
     ListingTerms,
@@ -47,7 +47,7 @@ from marketplace.fleet.services import (
     undrain_node,
 )
 from marketplace.jobs.context_switch_stats import measure_switches
-from marketplace.jobs.models import Slice
+from marketplace.jobs.selectors import count_running_jobs
 from marketplace.payments.selectors import get_earnings, list_earnings, sum_earned
 from marketplace.web.views.requests import PageRequest, owner_page, page, show_refusal
 from workers.protocol.joining import CUDA_MAJOR, DISK_BESIDE_BASE_GB, LEAST_DRIVER
@@ -67,17 +67,8 @@ def show_nodes(request: PageRequest) -> HttpResponse:
 
 
 def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, Any]:
-    nodes = list(
-        Node.objects.filter(provider__organisation=organisation)
-        .exclude(status__in=ABSENT)
-        .select_related("zone", "gpu_type")
-        .order_by("name")
-    )
-    running = dict(
-        Slice.objects.filter(node__in=nodes, status="open")
-        .values_list("node")
-        .annotate(Count("pk"))
-    )
+    nodes = list(list_present_nodes(organisation))
+    running = count_running_jobs(nodes)
     books = _find_books(nodes, now=now)
     rows = {row.node_id: row for book in books for row in book.rows}
     own = [rows[node.pk] for node in nodes if node.pk in rows]

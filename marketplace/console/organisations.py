@@ -19,7 +19,7 @@ from marketplace.accounts.oversight import (
 from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
-from marketplace.fleet.models import ABSENT, Node
+from marketplace.fleet.selectors import list_present_nodes
 from marketplace.payments.freezes import freeze_by_operator, list_freezes
 from marketplace.payments.models import SpendingCap
 from marketplace.payments.selectors import get_earnings, get_wallet, list_wallet_rows
@@ -59,10 +59,7 @@ def show_organisation(request: PageRequest, organisation_id: str) -> HttpRespons
         "bids": Bid.objects.filter(organisation=organisation)
         .select_related("zone")
         .order_by("-pk")[:BIDS_SHOWN],
-        "nodes": Node.objects.filter(provider__organisation=organisation)
-        .exclude(status__in=ABSENT)
-        .select_related("zone")
-        .order_by("name")[:NODES_SHOWN],
+        "nodes": list_present_nodes(organisation)[:NODES_SHOWN],
         "members": organisation.memberships.select_related("user").order_by("created_at"),
         "freezes": list_freezes([organisation.pk]),
         "keys": ApiKey.objects.filter(organisation=organisation, revoked_at=None).order_by("name"),

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -22,9 +21,13 @@ from marketplace.checks.reliability import WINDOW
 from marketplace.common import clock
 from marketplace.common.money import format_usd
 from marketplace.console.earnings import load_days
-from marketplace.fleet.models import ABSENT, Node, NodeStatus
-from marketplace.fleet.selectors import find_provider, list_open_join_tokens
-from marketplace.jobs.models import Slice, SliceStatus
+from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.selectors import (
+    find_provider,
+    list_open_join_tokens,
+    list_present_nodes,
+)
+from marketplace.jobs.selectors import count_running_jobs
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.models import Payout, PayoutAccount, PayoutStatus
 from marketplace.payments.selectors import Earnings, get_earnings, sum_earned
@@ -57,19 +60,10 @@ def show_home(request: PageRequest) -> HttpResponse:
 
 
 def _load_home(owner: Organisation, *, now: datetime) -> dict[str, Any]:
-    nodes = list(
-        Node.objects.filter(provider__organisation=owner)
-        .exclude(status__in=ABSENT)
-        .select_related("zone", "gpu_type")
-        .order_by("name")
-    )
+    nodes = list(list_present_nodes(owner))
     midnight = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     earnings = get_earnings(organisation=owner)
-    running = dict(
-        Slice.objects.filter(node__in=nodes, status=SliceStatus.OPEN)
-        .values_list("node")
-        .annotate(Count("pk"))
-    )
+    running = count_running_jobs(nodes)
     needs = [
         *_find_money_needs(owner, earnings),
         *_find_node_needs(nodes, now=now),

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET
 from marketplace.auction.node_rates import load_node_rates
 from marketplace.common import clock
 from marketplace.common.errors import MarketFault
-from marketplace.fleet.models import ABSENT, Node
+from marketplace.fleet.selectors import list_present_nodes
 from marketplace.web.views.requests import PageRequest, page
 
 
@@ -18,12 +18,7 @@ from marketplace.web.views.requests import PageRequest, page
 def show_rates(request: PageRequest) -> HttpResponse:
     """Each node's rates by block, and why it sells or not."""
     now = clock.now()
-    nodes = (
-        Node.objects.filter(provider__organisation=request.organisation)
-        .exclude(status__in=ABSENT)
-        .select_related("zone")
-        .order_by("name")
-    )
+    nodes = list_present_nodes(request.organisation)
     zones = []
     for zone in sorted({node.zone for node in nodes}, key=lambda zone: zone.name):
         try:

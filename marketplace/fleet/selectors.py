@@ -14,7 +14,7 @@ from django.db.models import Max, Q, QuerySet
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
 from marketplace.fleet import base_models
-from marketplace.fleet.models import ON_SALE, JoinToken, Node, NodeStatus, Provider, Zone
+from marketplace.fleet.models import ABSENT, ON_SALE, JoinToken, Node, NodeStatus, Provider, Zone
 from marketplace.fleet.secrets import hash_secret
 from marketplace.fleet.slots import (
     first_slot_from,
@@ -181,6 +181,12 @@ def build_base_model_ref(zone: Zone) -> BaseModelRef:
         four_bit=zone.four_bit,
         sha256=zone.base_model_sha256 or None,
     )
+
+
+def list_present_nodes(organisation: Organisation) -> QuerySet[Node]:
+    """A provider's nodes that have not left, by name, with their zones and kinds of GPU."""
+    own = Node.objects.filter(provider__organisation=organisation).exclude(status__in=ABSENT)
+    return own.select_related("zone", "gpu_type").order_by("name")
 
 
 def list_nodes_on_sale(zone: Zone) -> QuerySet[Node]:

@@ -95,13 +95,18 @@ def find_idlest_node(
 ) -> Node | None:
     """The node that is heard and runs the fewest jobs; another than was asked last, if any is."""
     there = [node for node in nodes if not is_node_silent(node, now)]
-    running = Slice.objects.filter(node__in=there, status=SliceStatus.OPEN)
-    jobs = dict(running.values_list("node").annotate(Count("pk")))
+    jobs = count_running_jobs(there)
     return min(
         there,
         key=lambda node: (node.pk == last_asked_id, jobs.get(node.pk, 0), node.pk),
         default=None,
     )
+
+
+def count_running_jobs(nodes: Iterable[Node]) -> dict[str, int]:
+    """How many jobs run on each node, by its id; a node that runs none is left out."""
+    running = Slice.objects.filter(node__in=nodes, status=SliceStatus.OPEN)
+    return dict(running.values_list("node").annotate(Count("pk")))
 
 
 def may_run(job: Job, node: Node) -> bool:
