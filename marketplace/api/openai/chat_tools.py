@@ -41,9 +41,9 @@ NO_FORM: dict[str, Any] = {
 
 
 def build_tool_rules(no_form: Mapping[str, Any]) -> dict[str, Any]:
-    """Rules of a schema: tools leave no place for a form, and without one there is none to choose.
+    """Build schema rules for tools: no response format beside them, no tool choice without them.
 
-    ``no_form`` is what the member that says an answer's form may be then.
+    ``no_form`` is what the schema allows as the response format of a request with tools.
     """
     no_call = {"required": ["tool_choice"], "properties": {"tool_choice": {"const": "none"}}}
     return {
