@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -19,6 +19,7 @@ _ERROR_CHARS = 300
 
 #: When this process last wrote a task down, by the machine's own clock.
 _written: dict[str, float] = {}
+_ALL_AT_REST = "all at rest"
 
 
 def is_watched(task: str) -> bool:
@@ -34,12 +35,12 @@ def record_success(task: str, *, now: datetime, lag_s: float | None = None) -> N
     _write(Heartbeat(task=task, ok_at=now, error="", lag_s=lag_s), ["ok_at", "error", "lag_s"])
 
 
-def record_rest(task: str, *, now: datetime) -> None:
-    """Note that a task has nothing to do; a failure of its last run stays until it succeeds."""
-    if time.monotonic() < _written.get(task, float("-inf")) + WRITE_EVERY_S:
+def record_rest(tasks: Collection[str], *, now: datetime) -> None:
+    """Note that tasks have nothing to do; a failure of a last run stays until one succeeds."""
+    if time.monotonic() < _written.get(_ALL_AT_REST, float("-inf")) + WRITE_EVERY_S:
         return
-    _written[task] = time.monotonic()
-    Heartbeat.objects.filter(task=task, error="").update(ok_at=now)
+    _written[_ALL_AT_REST] = time.monotonic()
+    Heartbeat.objects.filter(task__in=tasks, error="").update(ok_at=now)
 
 
 def record_failure(task: str, error: str, *, now: datetime) -> None:

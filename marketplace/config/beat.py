@@ -15,9 +15,11 @@ from functools import cache
 from typing import Any
 
 from celery.beat import ScheduleEntry
+from django.conf import settings
 from django.db import close_old_connections, connection
 from django.db.models import Q, Value
 from redbeat import RedBeatScheduler
+from redbeat.schedulers import get_redis
 from redis.exceptions import LockNotOwnedError
 
 log = logging.getLogger(__name__)
@@ -28,14 +30,14 @@ ASK_EVERY_S = 1.0
 AFTER_A_JOB = timedelta(minutes=2)
 #: After an error the database is not asked for this time, which is longer than a lock of the clock.
 AWAY_S = 15.0
-#: Seconds between two runs of a task at rest, a little less than its period or a multiple of it.
-REST_EVERY_S = 55.0
+#: Least seconds between two runs of a task at rest, where a turn comes each second.
+REST_EVERY_S = 59.5
 #: Those of tasks whose work time alone brings: a zone's slot moves on, prices come into force, a
 #: node falls silent. By them it also shows that workers and lanes are at work.
 REST_EVERY_S_OF = {
-    "auction.sweep": 4.5,
-    "auction.prices_sweep": 4.5,
-    "fleet.offline_sweep": 4.5,
+    "auction.sweep": 5.5,
+    "auction.prices_sweep": 5.5,
+    "fleet.offline_sweep": 5.5,
 }
 
 
@@ -100,7 +102,11 @@ def _build_question() -> tuple[str, tuple[Any, ...]]:
 
 
 class RestingScheduler(RedBeatScheduler):
-    """RedBeat's scheduler, at the pace of rest while the market has nothing to do."""
+    """RedBeat's scheduler, at the pace of rest while the market has nothing to do.
+
+    At rest it turns once a second and loads only entries that come at that pace. The others stay
+    due in Redis, so that all of them are sent with the first turn after there is work.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._sent: dict[str, float] = {}
@@ -114,53 +120,62 @@ class RestingScheduler(RedBeatScheduler):
         process, whose next start takes a minute there in which nothing runs by the clock.
         """
         try:
-            return super().tick(*args, **kwargs)
+            wait_s = super().tick(*args, **kwargs)
         except LockNotOwnedError:
             log.warning("the clock came too late for its lock, and waits for it again")
             if self.lock is not None:
                 self.lock.acquire()
             return 0.0
+        return ASK_EVERY_S if self._is_at_rest else wait_s
 
-    def apply_async(
-        self, entry: ScheduleEntry, producer: Any = None, advance: bool = True, **kwargs: Any
-    ) -> Any:
-        """Send an entry's task, or let this turn pass."""
-        task = str(entry.task)
-        at, pace = time.monotonic(), REST_EVERY_S_OF.get(task, REST_EVERY_S)
-        if at < self._sent.get(task, float("-inf")) + pace and self._has_nothing_to_do(at):
-            self._pass(task)
-            if advance:
-                self.reserve(entry)
-            return None
-        self._sent[task] = at
-        return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+    @property
+    def schedule(self) -> dict[str, ScheduleEntry]:
+        """Entries that are due; at rest, of these the ones that come at its pace."""
+        at = time.monotonic()
+        if not self._has_nothing_to_do(at):
+            return super().schedule
+        conf = self.app.redbeat_conf
+        now_s = self.app.now().timestamp()
+        keys = get_redis(self.app).zrangebyscore(conf.schedule_key, 0, now_s)
+        entries = ((key, conf.schedule[key.removeprefix(conf.key_prefix)]) for key in keys)
+        return {
+            key: self.Entry.from_key(key, app=self.app)
+            for key, entry in entries
+            if at >= self._find_turn(entry["task"])
+        }
+
+    def _find_turn(self, task: str) -> float:
+        """When a task comes next at rest, by the machine's own clock."""
+        return self._sent.get(task, float("-inf")) + REST_EVERY_S_OF.get(task, REST_EVERY_S)
+
+    def apply_async(self, entry: ScheduleEntry, *args: Any, **kwargs: Any) -> Any:
+        """Send an entry's task, and note when."""
+        self._sent[str(entry.task)] = time.monotonic()
+        return super().apply_async(entry, *args, **kwargs)
 
     def _has_nothing_to_do(self, at: float) -> bool:
         if at < self._asked_at + ASK_EVERY_S:
             return self._is_at_rest
-        from marketplace.common import clock
+        from marketplace.common import clock, heartbeats
 
         try:
             close_old_connections()
-            self._is_at_rest = not has_work(now=clock.now())
+            now = clock.now()
+            self._is_at_rest = not has_work(now=now)
+            if self._is_at_rest:
+                heartbeats.record_rest(_list_resting(), now=now)
             # After an answer: who waits for a database that is away is not to wait again at once.
             self._asked_at = time.monotonic()
         except Exception:
-            # Tasks say best what is wrong with the database; other turns of this tick do not wait.
+            # Tasks say best what is wrong with the database; other turns do not wait for it.
             log.exception("whether there is work is not known")
             self._is_at_rest, self._asked_at = False, time.monotonic() + AWAY_S
         return self._is_at_rest
 
-    def _pass(self, task: str) -> None:
-        """Note that a task has nothing to do, unless its last run failed: the next run says more.
 
-        Those that show a worker's life say so themselves.
-        """
-        from marketplace.common import clock, heartbeats
-
-        if task not in REST_EVERY_S_OF:
-            try:
-                heartbeats.record_rest(task, now=clock.now())
-            except Exception:
-                log.exception("%s could not be noted", task)
-                self._is_at_rest, self._asked_at = False, time.monotonic() + AWAY_S
+@cache
+def _list_resting() -> frozenset[str]:
+    """Tasks that do not come at rest as often as else, but for those that show a worker's life."""
+    entries = settings.CELERY_BEAT_SCHEDULE.values()
+    often = {entry["task"] for entry in entries if entry["schedule"] < REST_EVERY_S}
+    return frozenset(often - REST_EVERY_S_OF.keys())

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from datetime import timedelta
-from types import SimpleNamespace
+from collections.abc import Collection, Iterator
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import time_machine
+from celery import Celery
 from django.conf import settings
 from redbeat import RedBeatScheduler
 from redis import Redis
 
 from marketplace.auction.probes import LANE_TASK, WORKER_TASK
-from marketplace.common import heartbeats
+from marketplace.common import clock, heartbeats
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.models import Heartbeat
 from marketplace.config import beat
@@ -26,112 +29,144 @@ from tests.builders import NOW
 
 
 class StillScheduler(beat.RestingScheduler):
-    """One without Redis: ``sent`` is what it sent, ``at`` the machine's own clock."""
+    """One that sends nothing: ``sent`` counts what it would have sent in ``ticks`` turns."""
 
-    def __init__(self) -> None:
-        self._sent, self._is_at_rest, self._asked_at = {}, False, float("-inf")
-        self.sent, self.at = Counter[str](), 36_000.0
+    sent: Counter[str]
+    ticks: int
 
 
 @pytest.fixture
-def scheduler(monkeypatch: pytest.MonkeyPatch) -> StillScheduler:
-    made = StillScheduler()
+def travel() -> Iterator[time_machine.Traveller]:
+    with time_machine.travel(NOW, tick=False) as made:
+        yield made
 
-    def send(self: StillScheduler, entry: Any, **options: Any) -> str:
+
+@pytest.fixture
+def scheduler(
+    travel: time_machine.Traveller, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StillScheduler]:
+    made_up = Celery("test-beat", set_as_current=False)
+    prefix = f"test-beat-{uuid4()}:"
+    made_up.conf.update(
+        enable_utc=True,
+        beat_schedule=settings.CELERY_BEAT_SCHEDULE,
+        redbeat_key_prefix=prefix,
+        redbeat_redis_url=settings.REDIS_URL,
+    )
+
+    def send(self: StillScheduler, entry: Any, **options: Any) -> None:
+        self.reserve(entry)
         self.sent[entry.task] += 1
-        return "sent"
 
     monkeypatch.setattr(RedBeatScheduler, "apply_async", send)
-    monkeypatch.setattr(beat.time, "monotonic", lambda: made.at)
+    monkeypatch.setattr(beat.time, "monotonic", lambda: clock.now().timestamp())
     monkeypatch.setattr(beat, "close_old_connections", lambda: None)
-    monkeypatch.setattr("marketplace.common.heartbeats._written", {})
-    monkeypatch.setattr("marketplace.common.clock.now", lambda: NOW)
-    return made
+    monkeypatch.setattr(heartbeats, "_written", {})
+    made = StillScheduler(made_up)
+    made.sent, made.ticks, made.lock_key = Counter(), 0, None
+    monkeypatch.setattr(type(made), "producer", None)
+    yield made
+    with Redis.from_url(settings.REDIS_URL) as messages:
+        messages.delete(*messages.scan_iter(f"{prefix}*"))
 
 
-def as_entry(task: str) -> Any:
-    return SimpleNamespace(task=task)
-
-
-def run_minute(scheduler: StillScheduler) -> Counter[str]:
-    """What is sent in a minute, each entry being due at multiples of its period."""
+def run_minute(scheduler: StillScheduler, travel: time_machine.Traveller) -> Counter[str]:
+    """What is sent in a minute."""
     scheduler.sent.clear()
-    for _ in range(60):
-        scheduler.at += 1.0
-        for entry in settings.CELERY_BEAT_SCHEDULE.values():
-            if scheduler.at % entry["schedule"] == 0:
-                scheduler.apply_async(as_entry(entry["task"]), advance=False)
+    scheduler.ticks = 0
+    ends = clock.now() + timedelta(minutes=1)
+    while clock.now() < ends:
+        # A thousandth of a second more than it asks to wait, as a turn takes.
+        travel.shift(min(scheduler.tick(), scheduler.max_interval) + 0.001)
+        scheduler.ticks += 1
     return scheduler.sent
 
 
-def test_an_idle_house_sends_at_most_sixty_tasks_a_minute(scheduler, monkeypatch):
-    asked: list[float] = []
+def test_an_idle_house_sends_at_most_sixty_tasks_a_minute(scheduler, travel, monkeypatch):
+    asked: list[datetime] = []
+    rested: list[Collection[str]] = []
 
-    def has_work(*, now: object) -> bool:
-        asked.append(scheduler.at)
+    def has_work(*, now: datetime) -> bool:
+        asked.append(now)
         return False
 
     monkeypatch.setattr(beat, "has_work", has_work)
-    monkeypatch.setattr("marketplace.common.heartbeats.record_rest", lambda task, now: None)
-    run_minute(scheduler)
-    sent = run_minute(scheduler)
+    monkeypatch.setattr(heartbeats, "record_rest", lambda tasks, now: rested.append(tasks))
+    run_minute(scheduler, travel)
+    sent = run_minute(scheduler, travel)
     assert sum(sent.values()) <= 60
+    assert scheduler.ticks <= 60
     assert sent["auction.sweep"] == 10
     # What shows whether workers and lanes live.
     assert {LANE_TASK, WORKER_TASK} <= set(beat.REST_EVERY_S_OF)
     # Every task still comes, those of more than a minute at their own time.
-    often = {e["task"] for e in settings.CELERY_BEAT_SCHEDULE.values() if e["schedule"] <= 60}
-    assert often <= set(sent)
-    assert len(asked) <= 120
+    schedule = settings.CELERY_BEAT_SCHEDULE.values()
+    assert set(sent) == {entry["task"] for entry in schedule if entry["schedule"] <= 60}
+    for _ in range(4):
+        later = run_minute(scheduler, travel)
+    assert {"payments.events_fetch", "tiers.profits_sum"} <= set(later)
+    assert len(asked) <= 360
+    # What comes less often is not said to rest: its own runs show that it is not late.
+    assert set(rested[0]) == {
+        entry["task"]
+        for entry in schedule
+        if entry["schedule"] < 60 and entry["task"] not in beat.REST_EVERY_S_OF
+    }
 
 
-def test_work_brings_every_task_at_its_own_pace_from_the_next_second_on(scheduler, monkeypatch):
+def test_work_brings_every_task_at_its_own_pace_from_the_next_second_on(
+    scheduler, travel, monkeypatch
+):
     is_busy = False
     monkeypatch.setattr(beat, "has_work", lambda now: is_busy)
-    monkeypatch.setattr("marketplace.common.heartbeats.record_rest", lambda task, now: None)
-    run_minute(scheduler)
+    monkeypatch.setattr(heartbeats, "record_rest", lambda tasks, now: None)
+    run_minute(scheduler, travel)
     is_busy = True
-    sent = run_minute(scheduler)
-    for entry in settings.CELERY_BEAT_SCHEDULE.values():
+    scheduler.sent.clear()
+    scheduler.tick()
+    schedule = settings.CELERY_BEAT_SCHEDULE.values()
+    often = {entry["task"] for entry in schedule if entry["schedule"] <= 5}
+    assert set(scheduler.sent) >= often - beat.REST_EVERY_S_OF.keys()
+    sent = run_minute(scheduler, travel)
+    for entry in schedule:
         if entry["schedule"] <= 60:
-            assert sent[entry["task"]] >= 60 // entry["schedule"] - 1
+            assert sent[entry["task"]] >= 60 // entry["schedule"] * 0.9 - 1
 
 
 @pytest.mark.django_db
 def test_a_task_that_has_nothing_to_do_is_not_late_and_one_that_shows_life_says_so_itself(
-    scheduler,
+    scheduler, travel
 ):
-    for _ in range(2):
-        for task in ("jobs.leases_sweep", "auction.sweep"):
-            scheduler.apply_async(as_entry(task), advance=False)
-        scheduler.at += 2.0
-    assert scheduler.sent == {"jobs.leases_sweep": 1, "auction.sweep": 1}
-    # Neither says anything where a task never ran, or where its last run failed.
+    # Nothing is said where a task never ran, or where its last run failed.
+    scheduler.tick()
     assert not Heartbeat.objects.exists()
-    heartbeats._written.clear()
-    heartbeats.record_success("jobs.leases_sweep", now=NOW - timedelta(minutes=1))
+    for task in ("jobs.leases_sweep", "auction.sweep", "jobs.delete_unretained"):
+        heartbeats.record_success(task, now=NOW - timedelta(minutes=1))
     heartbeats.record_failure("tiers.tick", "ValueError: x", now=NOW)
-    heartbeats._written.clear()
-    scheduler.at += 1.0
-    scheduler._sent["tiers.tick"] = scheduler.at
-    for task in ("jobs.leases_sweep", "tiers.tick"):
-        scheduler.apply_async(as_entry(task), advance=False)
+    travel.shift(heartbeats.WRITE_EVERY_S)
+    scheduler.tick()
     rows = Heartbeat.objects.order_by("task").values_list("task", "ok_at", "error")
-    assert list(rows) == [("jobs.leases_sweep", NOW, ""), ("tiers.tick", None, "ValueError: x")]
+    assert list(rows) == [
+        ("auction.sweep", NOW - timedelta(minutes=1), ""),
+        ("jobs.delete_unretained", NOW - timedelta(minutes=1), ""),
+        ("jobs.leases_sweep", clock.now(), ""),
+        ("tiers.tick", None, "ValueError: x"),
+    ]
 
 
-def test_where_the_database_does_not_answer_tasks_are_sent(scheduler, monkeypatch):
-    def fail(*, now: object) -> bool:
-        asked.append(scheduler.at)
+def test_where_the_database_does_not_answer_tasks_are_sent(scheduler, travel, monkeypatch):
+    def fail(*, now: datetime) -> bool:
+        asked.append(now)
         raise OSError
 
-    asked: list[float] = []
+    asked: list[datetime] = []
     monkeypatch.setattr(beat, "has_work", fail)
     for _ in range(3):
-        assert scheduler.apply_async(as_entry("tiers.tick"), advance=False) == "sent"
-        scheduler.at += 2.0
+        travel.shift(2.5)
+        scheduler.tick()
+    assert scheduler.sent["tiers.tick"] == 3
     # Not at every turn: each may wait for long.
-    assert asked == [scheduler.at - 4.0]
+    assert asked == [NOW + timedelta(seconds=2.5)]
 
 
 @pytest.mark.django_db
@@ -155,16 +190,15 @@ def test_durable_work_is_work_once_it_is_due():
     assert beat.has_work(now=NOW + timedelta(seconds=5))
 
 
-def test_a_clock_that_was_held_up_takes_its_turn_again_once_no_other_has_it(monkeypatch):
+def test_a_clock_that_was_held_up_takes_its_turn_again_once_no_other_has_it(scheduler, monkeypatch):
     messages = Redis.from_url(settings.REDIS_URL)
     first, other = (
         messages.lock("test-beat", timeout=10, sleep=0.01, thread_local=False) for _ in range(2)
     )
-    scheduler = StillScheduler()
     scheduler.lock = first
 
     def tick(self: StillScheduler) -> float:
-        self.lock.extend(10)
+        first.extend(10)
         return 1.0
 
     monkeypatch.setattr(RedBeatScheduler, "tick", tick)
