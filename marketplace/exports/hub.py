@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+import huggingface_hub
 from django.conf import settings
 from django.db import transaction
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import validate_repo_id
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.durable.kinds import Failure, HeldWork, WorkFailed
@@ -69,8 +67,8 @@ def ask_push(
     if export is None and not Artifact.objects.filter(job=job).exists():
         raise Conflict("no_adapter", f"The job is {job.status}; it has no adapter to push.")
     try:
-        validate_repo_id(repository)
-    except HFValidationError:
+        huggingface_hub.utils.validate_repo_id(repository)
+    except huggingface_hub.errors.HFValidationError:
         repository = ""
     if repository.count("/") != 1 or len(repository) > REPOSITORY_CHARS_MAX:
         raise UserError(
@@ -120,7 +118,7 @@ def send_push(_work: HeldWork, push: HubPush) -> str:
     """
     try:
         return _push(push)
-    except HfHubHTTPError as error:
+    except huggingface_hub.errors.HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
         raise WorkFailed(
             f"The hub answered {status or 'nothing'}: {error.server_message or 'no reason'}.",
@@ -156,7 +154,7 @@ def _end(push: HubPush, *, now: datetime) -> None:
 
 def _push(push: HubPush) -> str:
     """Send the files in one commit; the same files again change nothing. Gives the address."""
-    api = HfApi(endpoint=settings.HUB_URL, token=decrypt_text(push.token))
+    api = huggingface_hub.HfApi(endpoint=settings.HUB_URL, token=decrypt_text(push.token))
     created = api.create_repo(push.repository, private=push.is_private, exist_ok=True)
     with _unpack(push) as folder:
         api.upload_folder(repo_id=created.repo_id, folder_path=folder, commit_message=_COMMIT)

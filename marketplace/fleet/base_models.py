@@ -19,13 +19,8 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download, is_offline_mode
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-)
+# Loads what is asked of it when it is asked, as a process that reads no hub never does.
+import huggingface_hub
 
 import workers.protocol
 from marketplace.common.errors import NotFound, UserError
@@ -147,13 +142,13 @@ def _find_config(source: str, revision: str | None) -> Path:
     if directory is not None:
         return directory / _CONFIG
     try:
-        return Path(hf_hub_download(source, _CONFIG, revision=revision))
-    except HFValidationError:
+        return Path(huggingface_hub.hf_hub_download(source, _CONFIG, revision=revision))
+    except huggingface_hub.errors.HFValidationError:
         raise _build_unknown_error(
             f"{source!r} is neither a directory on this machine nor a hub id such as "
             "organisation/model."
         ) from None
-    except GatedRepoError:
+    except huggingface_hub.errors.GatedRepoError:
         raise _build_unknown_error(
             f"{source} is gated: accept its terms on the hub and set HF_TOKEN to a token "
             "that may read it."
@@ -237,7 +232,7 @@ def find_tokenizer_files(source: str, revision: str | None = None) -> TokenizerF
         )
     try:
         return TokenizerFiles(
-            Path(hf_hub_download(source, _TOKENIZER, revision=revision or "main")),
+            Path(huggingface_hub.hf_hub_download(source, _TOKENIZER, revision=revision or "main")),
             *(_fetch_if_there(source, name, revision) for name in _BESIDE_TOKENIZER),
         )
     except (OSError, ValueError) as error:
@@ -250,11 +245,11 @@ def find_tokenizer_files(source: str, revision: str | None = None) -> TokenizerF
 
 def _fetch_if_there(source: str, name: str, revision: str | None) -> Path | None:
     try:
-        return Path(hf_hub_download(source, name, revision=revision or "main"))
-    except LocalEntryNotFoundError:
+        return Path(huggingface_hub.hf_hub_download(source, name, revision=revision or "main"))
+    except huggingface_hub.errors.LocalEntryNotFoundError:
         # The hub could not be asked: only where it never is, the local copy is all there is.
-        if is_offline_mode():
+        if huggingface_hub.is_offline_mode():
             return None
         raise
-    except EntryNotFoundError:
+    except huggingface_hub.errors.EntryNotFoundError:
         return None

@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
+import huggingface_hub
 import numpy as np
-from huggingface_hub import HfFileSystem, try_to_load_from_cache
-from huggingface_hub.hf_file_system import HfFileSystemFile
 
 from marketplace.fleet.base_models import find_bundled_directory
 from marketplace.fleet.models import Zone
@@ -52,7 +51,7 @@ class StoredTensor:
     @property
     def is_far(self) -> bool:
         """Whether it is read by ranges from the hub."""
-        return isinstance(self.file, HfFileSystemFile)
+        return isinstance(self.file, huggingface_hub.hf_file_system.HfFileSystemFile)
 
     def read_row(self, row: int) -> np.ndarray:
         """One row in float32."""
@@ -131,9 +130,9 @@ def _find_opener(zone: Zone) -> Callable[[str], IO[bytes]]:
 
 
 def _open_from_hub(source: str, revision: str | None, name: str) -> IO[bytes]:
-    here = try_to_load_from_cache(source, name, revision=revision or "main")
+    here = huggingface_hub.try_to_load_from_cache(source, name, revision=revision or "main")
     if isinstance(here, str):
         return Path(here).open("rb")
     path = f"{source}@{revision or 'main'}/{name}"
     # It has all that is read with; its library does not say so.
-    return cast(IO[bytes], HfFileSystem().open(path, "rb", block_size=BLOCK_BYTES))
+    return cast(IO[bytes], huggingface_hub.HfFileSystem().open(path, "rb", block_size=BLOCK_BYTES))

@@ -10,17 +10,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateError as JinjaError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer
 
 from marketplace.common.errors import UserError
 from workers.protocol.token_layout import TemplateError, choose_chat_templates, describe_refusal
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 #: Special tokens that a template may name.
 _NAMED_TOKENS = (
@@ -129,6 +131,9 @@ def load_text_encoder(files: TokenizerFiles) -> ModelTextEncoder:
     UserError
         ``unknown_tokenizer``: they cannot be read.
     """
+    # It takes 5 MB of a process, and most of the market's processes read no text.
+    from tokenizers import Tokenizer
+
     try:
         tokenizer = Tokenizer.from_file(str(files.tokenizer))
         # What a file says of padding and truncation is not for counting.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
-
-import stripe
+from typing import TYPE_CHECKING, Any
 
 from marketplace.payments.stripe_client import (
     OUR_ROW,
@@ -18,6 +16,9 @@ from marketplace.payments.stripe_client import (
     read_row_name,
 )
 from marketplace.payments.stripe_gateway import LEDGER_CURRENCY
+
+if TYPE_CHECKING:
+    import stripe
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import stripe
 from django.conf import settings
 
 from marketplace.common.errors import NotAllowed, UserError
 from marketplace.payments.gateway_endpoints import list_webhook_secrets
 from marketplace.payments.stripe_client import call_gateway, get_client
+
+if TYPE_CHECKING:
+    import stripe
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ def read_event(*, body: bytes, signature: str) -> GatewayEvent:
     UserError
         ``invalid_signature``: it is forged, altered or too old.
     """
+    import stripe
+
     secrets = list_webhook_secrets()
     if not secrets:
         raise NotAllowed("no_webhooks", "This market expects no webhooks.")

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
-
-import stripe
+from typing import TYPE_CHECKING, Any
 
 from marketplace.common.errors import NotFound
 from marketplace.payments.stripe_client import (
@@ -27,6 +25,9 @@ from marketplace.payments.stripe_client import (
     read_id,
     read_row_name,
 )
+
+if TYPE_CHECKING:
+    import stripe
 
 #: The least that card networks take, in cents.
 CARD_MIN_CENTS = 50
@@ -304,11 +305,15 @@ def _read_rate(found: stripe.BalanceTransaction) -> Decimal | None:
 
 def _read_fee(found: Any) -> int | None:
     """The fee in cents of a dollar, of a balance transaction that stands there whole."""
+    import stripe
+
     rate = _read_rate(found) if isinstance(found, stripe.BalanceTransaction) else None
     return None if rate is None else round(found.fee / rate)
 
 
 def _read_intent(found: stripe.PaymentIntent) -> Intent:
+    import stripe
+
     charge = found.latest_charge
     method = found.payment_method
     action = found.next_action and found.next_action.redirect_to_url
