@@ -162,6 +162,56 @@ def bench(wanted: int, *, profile: bool) -> None:
         goal_per_s=5000,
         beside_the_engine_s=round(spent.cpu_s - alone.cpu_s, 2),
     )
+    archive(zone, wanted)
+
+
+def archive(zone: Any, wanted: int) -> None:
+    """Move the whole log into files, a head signed each thousand entries, and read it there."""
+    from collections import deque
+    from tempfile import TemporaryDirectory
+
+    from django.db import connection
+    from django.test import override_settings
+
+    from marketplace.auction.book import log_archiving
+    from marketplace.auction.book.log_segments import read_log
+    from marketplace.auction.models import LogEntry, LogSegment
+    from marketplace.auction.witnesses import heads
+    from marketplace.auction.witnesses.keys import load_signing_key
+    from tests.builders import NOW
+
+    def measure() -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM FULL auction_logentry")
+            cursor.execute("SELECT pg_total_relation_size('auction_logentry')")
+            [(size,)] = cursor.fetchall()
+        return size
+
+    with (
+        TemporaryDirectory() as folder,
+        override_settings(MARKET_KEY_DIR=f"{folder}/keys", MEDIA_ROOT=f"{folder}/media"),
+    ):
+        key, before = load_signing_key(now=NOW), measure()
+        signed = LogEntry.objects.filter(position__in=[*range(1000, wanted, 1000), wanted])
+        for position, digest in list(signed.values_list("position", "hash")):
+            heads._sign(zone, position, digest, now=NOW)
+        with Timed() as spent:
+            while log_archiving._archive_next(zone, until=wanted, key=key, now=NOW) is not None:
+                pass
+        size = sum(LogSegment.objects.values_list("bytes", flat=True))
+        report(
+            "archived, each file read back",
+            count=wanted,
+            cpu_s=spent.cpu_s,
+            wall_s=spent.wall_s,
+            bytes_of_row=round(before / wanted),
+            bytes_in_table_after=measure(),
+            bytes_in_file=round(size / wanted),
+            files=LogSegment.objects.count(),
+        )
+        with Timed() as spent:
+            deque(read_log(zone.pk, first=1), maxlen=0)
+        report("read from the files", count=wanted, cpu_s=spent.cpu_s, wall_s=spent.wall_s)
 
 
 def made(engine: Any, wanted: int) -> list[Any]:

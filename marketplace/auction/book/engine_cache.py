@@ -302,9 +302,9 @@ def read_log_rows(log: QuerySet[LogEntry]) -> Iterator[LogRow]:
     return map(LogRow._make, columns.iterator(chunk_size=FETCH_ROWS))
 
 
-def read_entries(log: QuerySet[LogEntry]) -> Iterator[ChainEntry]:
-    """The log's rows as the engine's entries, in order."""
-    for row in read_log_rows(log):
+def build_entries(rows: Iterable[LogRow]) -> Iterator[ChainEntry]:
+    """The log's rows as the engine's entries."""
+    for row in rows:
         yield ChainEntry(
             position=row.position,
             event=event_from_json(parse_json(row.event)),

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.models import Bid, LogEntry
+from marketplace.auction.book.log_segments import read_log
+from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict
 from scheduler.auction.log.chain import entry_to_json
 from scheduler.public_log.canonical_json import serialize_canonical
@@ -50,12 +51,10 @@ def build_bid_proof(*, bid: Bid) -> str:
     receipt = json.loads(bid.receipt) if bid.receipt else None
     # Nothing stands in a proof that does not prove: before the receipt that is no entry.
     first = bid.position - 1 if receipt is None else int(receipt["position"])
-    rows = LogEntry.objects.filter(
-        zone_id=bid.zone_id, position__range=(first, bid.position + FOLLOWING)
-    )
+    rows = read_log(bid.zone_id, first=first, last=bid.position + FOLLOWING)
     opening: dict[str, Any] = {}
     texts: list[str] = []
-    for entry in books.read_entries(rows):
+    for entry in books.build_entries(rows):
         value = entry_to_json(entry)
         if entry.position == bid.position:
             opening = _opening(value)

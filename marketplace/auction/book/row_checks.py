@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from marketplace.auction.book.decision_rows import build_bundle_columns, build_decision_columns
+from marketplace.auction.book.log_segments import find_hashes
 from marketplace.auction.book.reservations import read_first_cells
 from marketplace.auction.book.verify_report import PROBLEMS_SHOWN, VerifyReport
 from marketplace.auction.models import (
@@ -194,8 +195,7 @@ def compare_signed_heads(zone: Zone, *, after: int) -> list[str]:
     while page := list_signed_heads(zone=zone, after=after):
         heads = [signed_head_from_json(json.loads(text)) for text in page]
         positions = {signed.head.position for signed in heads}
-        rows = LogEntry.objects.filter(zone=zone, position__in=positions)
-        hashes = {0: first, **dict(rows.values_list("position", "hash"))}
+        hashes = {0: first, **find_hashes(zone.pk, positions)}
         for signed in heads:
             position = signed.head.position
             found = hashes.get(position, "no entry")

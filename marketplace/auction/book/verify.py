@@ -13,10 +13,16 @@ import re
 from collections.abc import Iterator
 
 from django.db import connection, transaction
-from django.db.models import QuerySet
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.log_checks import VerifiedState
+from marketplace.auction.book.log_segments import (
+    LogUnreadable,
+    find_hashes,
+    find_wrong_segments,
+    read_log,
+    read_solves,
+)
 from marketplace.auction.book.row_checks import (
     compare_answer,
     compare_bundle,
@@ -31,7 +37,7 @@ from marketplace.auction.book.row_checks import (
     find_strays,
 )
 from marketplace.auction.book.verify_report import PROBLEMS_SHOWN, VerifyReport
-from marketplace.auction.models import LogEntry, MarketHead, Snapshot
+from marketplace.auction.models import MarketHead, Snapshot
 from marketplace.common.db.limits import allow_long_transaction
 from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry, DeadlineHint, Engine
@@ -68,11 +74,19 @@ def verify_zone(zone: Zone, *, since: VerifiedState | None = None) -> VerifyRepo
 
 def _verify(zone: Zone, since: VerifiedState | None) -> VerifyReport:
     found = VerifyReport(zone=zone.name)
+    try:
+        _compare(zone, since, found)
+    except LogUnreadable as error:
+        found.problems.append(str(error))
+    return found
+
+
+def _compare(zone: Zone, since: VerifiedState | None, found: VerifyReport) -> None:
     first = books.find_first_snapshot(zone_id=zone.pk)
     head = MarketHead.objects.filter(zone=zone).first()
     if first is None or head is None:
         found.problems += find_rows_without_log(zone)
-        return found
+        return
     engine = _begin(first, since, found)
     snapshots = {
         snapshot.position: snapshot
@@ -80,8 +94,9 @@ def _verify(zone: Zone, since: VerifiedState | None) -> VerifyReport:
     }
     if engine.position in snapshots:
         compare_snapshot(engine, snapshots.pop(engine.position), found)
+    found.problems += find_wrong_segments(zone.pk, after=engine.position)
     if not _replay(zone, engine, snapshots, found):
-        return found
+        return
     found.head_hash = engine.head_hash
     if (head.position, head.head_hash) != (engine.position, engine.head_hash):
         found.problems.append(
@@ -96,7 +111,6 @@ def _verify(zone: Zone, since: VerifiedState | None) -> VerifyReport:
     found.problems += compare_pricing(zone, engine, found.solved)
     if found.ok:
         found.state = engine.snapshot()
-    return found
 
 
 def _begin(first: Snapshot, since: VerifiedState | None, found: VerifyReport) -> Engine:
@@ -106,10 +120,8 @@ def _begin(first: Snapshot, since: VerifiedState | None, found: VerifyReport) ->
     engine = Engine.restore(since.state)
     found.begins_at, found.known_before = engine.position, since.known_faults
     found.express, found.solved = dict(since.express), since.solved
-    # By the index that names one entry for each position, and not by the rows' own order.
-    of_position = LogEntry.objects.filter(zone=first.zone_id, position=engine.position)
-    entry = of_position.order_by("position").first()
-    if engine.position and (entry is None or entry.hash != engine.head_hash):
+    hashes = find_hashes(first.zone_id, [engine.position]) if engine.position else {}
+    if engine.position and hashes.get(engine.position) != engine.head_hash:
         found.problems.append(
             f"log position {engine.position}: it is not the entry that was verified before"
         )
@@ -120,11 +132,11 @@ def _replay(
     zone: Zone, engine: Engine, snapshots: dict[int, Snapshot], found: VerifyReport
 ) -> bool:
     """Replay what comes after the engine's state; whether it went to the log's end."""
-    log = LogEntry.objects.filter(zone=zone, position__gt=engine.position)
+    begin = engine.position + 1
     decided: list[ChainEntry] = []
-    audit = SolveAudit(engine.position, wanted=_list_solved_positions(log))
+    audit = SolveAudit(engine.position, wanted=_list_solved_positions(zone, begin))
     faults = Faults()
-    for row in books.read_log_rows(log):
+    for row in read_log(zone.pk, first=begin):
         entry, problem = _replay_row(engine, row, audit, faults)
         if entry is None:
             _report_unnamed(faults, found)
@@ -161,11 +173,10 @@ def _report_unnamed(faults: Faults, found: VerifyReport) -> None:
         found.problems.append(f"log position {found.unnamed.position}: {found.unnamed.problem}")
 
 
-def _list_solved_positions(log: QuerySet[LogEntry]) -> Iterator[int]:
+def _list_solved_positions(zone: Zone, first: int) -> Iterator[int]:
     """Positions at which the log's prices were solved."""
-    solves = log.filter(kind="PricesSolved").values_list("event", flat=True)
-    for event in solves.iterator(chunk_size=CHUNK):
-        inputs = json.loads(event)["inputs"]
+    for event in read_solves(zone.pk, first=first):
+        inputs = event["inputs"]
         if isinstance(inputs.get("position"), int):
             yield inputs["position"]
 

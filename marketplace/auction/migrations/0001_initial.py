@@ -416,4 +416,31 @@ class Migration(migrations.Migration):
             model_name='bid',
             index=django.contrib.postgres.indexes.GinIndex(django.contrib.postgres.search.SearchVector(django.db.models.functions.text.Concat(django.db.models.functions.text.Replace(django.db.models.functions.text.Concat(models.Value(' '), marketplace.auction.bid_words.PartedText(models.F('name')), output_field=models.TextField()), models.Value(' '), django.db.models.functions.text.Concat(models.Value(' '), django.db.models.functions.text.Replace(models.F('organisation_id'), models.Value('_'), models.Value(''), output_field=models.CharField()), output_field=models.TextField()), output_field=models.TextField()), models.Value(' '), django.db.models.functions.text.Replace(models.F('organisation_id'), models.Value('_'), models.Value(''), output_field=models.CharField()), django.db.models.functions.text.Replace(models.F('zone_id'), models.Value('_'), models.Value(''), output_field=models.CharField()), output_field=models.TextField()), config='simple'), name='auction_bid_words'),
         ),
+        migrations.CreateModel(
+            name='LogSegment',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('first', models.BigIntegerField()),
+                ('last', models.BigIntegerField()),
+                ('prev_hash', models.CharField(max_length=64)),
+                ('head_hash', models.CharField(max_length=64)),
+                ('file', models.FileField(max_length=255, upload_to='')),
+                ('sha256', models.CharField(max_length=64)),
+                ('bytes', models.PositiveBigIntegerField()),
+                ('manifest', models.FileField(max_length=255, upload_to='')),
+                ('began_at', models.DateTimeField()),
+                ('ended_at', models.DateTimeField()),
+                ('archived_at', models.DateTimeField()),
+                ('public_key', models.CharField(max_length=64)),
+                ('signature', models.CharField(max_length=128)),
+                ('zone', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='fleet.zone')),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('zone', 'first'), name='auction_segment_once'), models.CheckConstraint(condition=models.Q(('first__gte', 1), ('last__gte', models.F('first'))), name='auction_segment_has_entries')],
+            },
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='logsegment',
+            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='705b20cef9f958e0d720b2de67c8227871af38ec', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_54f41', table='auction_logsegment', when='BEFORE')),
+        ),
     ]

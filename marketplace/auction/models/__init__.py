@@ -10,7 +10,13 @@ from marketplace.auction.models.bids import (
     hold_reference,
 )
 from marketplace.auction.models.disputes import ResultDispute
-from marketplace.auction.models.log import LogCheck, LogEntry, MarketHead, Snapshot
+from marketplace.auction.models.log import (
+    LogCheck,
+    LogEntry,
+    LogSegment,
+    MarketHead,
+    Snapshot,
+)
 from marketplace.auction.models.plans import Reservation, WorkShare
 from marketplace.auction.models.pricing import Pricing, SolveStatus
 from marketplace.auction.models.witnesses import (
@@ -28,6 +34,7 @@ __all__ = [
     "Bundle",
     "LogCheck",
     "LogEntry",
+    "LogSegment",
     "MarketHead",
     "MarketKey",
     "NextArrival",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pgtrigger
 from django.db import models
+from django.db.models import F, Q
 
 
 class LogEntry(models.Model):
-    """One event of a zone and its outcome. Append-only, by trigger."""
+    """One event of a zone and its outcome. Append-only, by trigger.
+
+    Old ones are in files (``LogSegment``); ``book.log_segments`` reads both.
+    """
 
     zone_id: str
     # The constraint below has an index that begins with it.
@@ -37,6 +41,50 @@ class LogEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.zone_id}/{self.position} {self.kind}"
+
+
+class LogSegment(models.Model):
+    """A run of entries of a zone's log that are in a file and no longer rows; append-only."""
+
+    zone_id: str
+    # The constraint below has an index that begins with it.
+    zone = models.ForeignKey(
+        "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    #: Positions of its first and its last entry, whose head the market signed.
+    first = models.BigIntegerField()
+    last = models.BigIntegerField()
+    #: What the first entry builds on, and the hash of the last one.
+    prev_hash = models.CharField(max_length=64)
+    head_hash = models.CharField(max_length=64)
+    #: See ``book.log_segments``.
+    file = models.FileField(max_length=255)
+    #: Of the file as it is stored.
+    sha256 = models.CharField(max_length=64)
+    bytes = models.PositiveBigIntegerField()
+    #: JSON text of all of the above, with a signature, for those who have the files alone.
+    manifest = models.FileField(max_length=255)
+    #: When its first and its last entry were written.
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+    archived_at = models.DateTimeField()
+    #: Of the market's key, in hex; the signature covers all but the names of the files.
+    public_key = models.CharField(max_length=64)
+    signature = models.CharField(max_length=128)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["zone", "first"], name="auction_segment_once"),
+            models.CheckConstraint(
+                condition=Q(first__gte=1, last__gte=F("first")), name="auction_segment_has_entries"
+            ),
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.zone_id}/{self.first}-{self.last}"
 
 
 class MarketHead(models.Model):

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from django.db.models import Count, Sum
 
-from marketplace.auction.models import Bid, BidStatus, LogEntry
+from marketplace.auction.book.log_segments import find_last_segment
+from marketplace.auction.models import Bid, BidStatus, LogEntry, LogSegment
 from marketplace.auction.queries import iterate_logged_bids, list_logged_refunds
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at, slot_starts_at
@@ -66,9 +67,9 @@ def load_past_bids(*, zone: Zone, span: ForecastSpan, position: int) -> PastBids
 
 def find_log_start_slot(zone: Zone) -> int | None:
     """The slot in which the log's first entry was written; ``None`` before it."""
-    began_at = (
-        LogEntry.objects.filter(zone=zone, position=1).values_list("recorded_at", flat=True).first()
-    )
+    first = LogEntry.objects.filter(zone=zone, position=1).values_list("recorded_at", flat=True)
+    archived = LogSegment.objects.filter(zone=zone, first=1).values_list("began_at", flat=True)
+    began_at = first.first() or archived.first()
     return None if began_at is None else slot_at(zone, began_at)
 
 
@@ -129,11 +130,13 @@ def _find_position(zone: Zone, slot: int, *, last: int) -> int:
     advances = LogEntry.objects.filter(zone=zone, kind="SlotAdvanced").order_by("-position")
 
     def find_slot(position: int) -> int:
-        # A zone's first entry is one of these.
-        event = advances.filter(position__lte=position).values_list("event", flat=True)[0]
-        return json.loads(event)["slot"]
+        # A zone's first entry is one of these; what is archived is older than any span.
+        event = advances.filter(position__lte=position).values_list("event", flat=True).first()
+        return -1 if event is None else json.loads(event)["slot"]
 
-    return 1 + bisect_left(range(1, last + 1), slot, key=find_slot)
+    archived = find_last_segment(zone.pk)
+    first = 1 if archived is None else archived.last + 1
+    return first + bisect_left(range(first, last + 1), slot, key=find_slot)
 
 
 def _list_decided(zone: Zone, first: int, last: int, every: int) -> list[tuple[Task, bool]]:

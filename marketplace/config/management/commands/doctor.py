@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
+from marketplace.auction.book.log_segments import list_lost_files
 from marketplace.auction.lateness import explain_lateness
 from marketplace.auction.probes import run_probes
 from marketplace.auction.witnesses.heads import explain_lost_heads
@@ -44,6 +45,7 @@ class Command(BaseCommand):
         disk = shutil.disk_usage(settings.DATA_DIR)
         free = disk.free / disk.total
         yield free >= FREE_LEAST, "Disk", f"{free:.0%} of {settings.DATA_DIR} is free"
+        yield _look_at_archive()
         if (lost := find_lost_span()) is not None:
             yield True, "Heads of the ledger", explain_lost_heads(*lost)
         for probe in run_probes(now=clock.now()):
@@ -59,3 +61,14 @@ class Command(BaseCommand):
                 yield False, stage.label, behind
         for late in lateness.jobs:
             yield True, f"Job {late.job.pk} of {late.job.zone.name}", late.why
+
+
+def _look_at_archive() -> tuple[bool, str, str]:
+    """Whether the storage has all files that took the place of rows."""
+    try:
+        lost = list_lost_files()
+    except OSError as error:
+        return False, "Archive", f"the storage does not answer: {error}"
+    if not lost:
+        return True, "Archive", "has all of its files"
+    return False, "Archive", f"{len(lost)} files are lost, such as {lost[0]}: restore them"

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from marketplace.auction import resold
-from marketplace.auction.book.engine_cache import read_entries
+from marketplace.auction.book.engine_cache import build_entries, read_log_rows
 from marketplace.auction.cancelling import CancelQuote, cancel_sold_job, quote_cancelling
 from marketplace.auction.lane import ended_jobs
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -82,7 +82,7 @@ def check_log(zone):
     """Decide the log again; the test's own prices are of no solve, so ``verify_zone`` would end."""
     begun = Snapshot.objects.get(zone=zone, position=0)
     engine, audit = Engine.restore(json.loads(begun.state)), GiveBackAudit()
-    for entry in read_entries(LogEntry.objects.filter(zone=zone).order_by("position")):
+    for entry in build_entries(read_log_rows(LogEntry.objects.filter(zone=zone))):
         assert engine.apply(entry.event) == entry
         assert audit.find_problem(entry.event, entry.outcome) is None
 

@@ -1,0 +1,236 @@
+"""Reading a zone's log as one: entries in files first, then those that are rows.
+
+``log_archiving`` moves old entries into files, some thousand at a time, in one transaction for
+each: an entry is a row or in a file, never both and never neither. A file is looked for only where
+there is no row, so what is moved meanwhile is found too.
+
+A file is compressed text (xz). Its first line is the manifest without the file's own hash; then
+each line is one entry: position, moment, event, outcome and hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from django.core.files.storage import default_storage
+
+from marketplace.auction.book.engine_cache import LogRow
+from marketplace.auction.models import LogEntry, LogSegment, MarketKey
+from marketplace.common.errors import MarketFault
+from scheduler.public_log.canonical_json import serialize_canonical
+
+#: Part of the signed text, so that no signature made for something else is one of a segment.
+FORMAT = "finetender-log-segment-1"
+#: Rows read at once: a slow reader holds no cursor.
+_PAGE_ROWS = 500
+_SOLVED = "PricesSolved"
+
+
+class LogUnreadable(MarketFault):
+    """Entries of a log are in a file that is lost, or that is not what was archived."""
+
+
+def read_log(zone_id: str, *, first: int, last: int | None = None) -> Iterator[LogRow]:
+    """Read a zone's entries in order, from a position on.
+
+    Raises
+    ------
+    LogUnreadable
+        The storage does not have the file, or has another one.
+    """
+    while page := _read_page(zone_id, first):
+        for row in page:
+            if last is not None and row.position > last:
+                return
+            yield row
+        first = page[-1].position + 1
+
+
+def _read_page(zone_id: str, first: int) -> list[LogRow]:
+    """Rows from a position on, or what is left there of the file that has it."""
+    rows = LogEntry.objects.filter(zone_id=zone_id, position__gte=first).order_by("position")
+    page = list(map(LogRow._make, rows.values_list(*LogRow._fields)[:_PAGE_ROWS]))
+    if page and page[0].position == first:
+        return page
+    segment = find_segment(zone_id, first)
+    if segment is None:
+        return page
+    return [row for row, _ in read_segment(segment) if row.position >= first]
+
+
+def find_segment(zone_id: str, position: int) -> LogSegment | None:
+    """Find the file that has an entry, if one has."""
+    before = LogSegment.objects.filter(zone=zone_id, first__lte=position).order_by("-first")
+    segment = before.first()
+    return segment if segment is not None and segment.last >= position else None
+
+
+def find_last_segment(zone_id: str) -> LogSegment | None:
+    return LogSegment.objects.filter(zone=zone_id).order_by("-first").first()
+
+
+def find_hashes(zone_id: str, positions: Collection[int]) -> dict[int, str]:
+    """Find the hashes of some entries, by position; those that there are.
+
+    Raises
+    ------
+    LogUnreadable
+        As ``read_log``.
+    """
+    rows = LogEntry.objects.filter(zone_id=zone_id, position__in=positions).order_by("position")
+    found = dict(rows.values_list("position", "hash"))
+    missing = sorted(set(positions) - found.keys())
+    while missing:
+        segment = find_segment(zone_id, missing[0])
+        if segment is None:
+            missing = missing[1:]
+            continue
+        inside = {position for position in missing if position <= segment.last}
+        # The last one's is known without the file.
+        found |= {segment.last: segment.head_hash} if segment.last in inside else {}
+        if inside - {segment.last}:
+            hashes = {row.position: row.hash for row, _ in read_segment(segment)}
+            found |= {position: hashes[position] for position in inside}
+        missing = [position for position in missing if position > segment.last]
+    return found
+
+
+def read_solves(zone_id: str, *, first: int) -> Iterator[Mapping[str, Any]]:
+    """Read the events that set solved prices, from a position on; raises as ``read_log``."""
+    for segment in LogSegment.objects.filter(zone=zone_id, last__gte=first).order_by("first"):
+        for row, _ in read_segment(segment):
+            if row.position >= first and _SOLVED in row.event:
+                event = json.loads(row.event)
+                if event["type"] == _SOLVED:
+                    yield event
+    rows = LogEntry.objects.filter(zone_id=zone_id, position__gte=first, kind=_SOLVED)
+    yield from map(json.loads, rows.values_list("event", flat=True).iterator(chunk_size=_PAGE_ROWS))
+
+
+def pack_rows(head: Mapping[str, Any], rows: Sequence[tuple[LogRow, datetime]]) -> bytes:
+    """Write entries, each with when it was written, as a file's content."""
+    lines = [serialize_canonical(head)]
+    for row, at in rows:
+        lines.append(json.dumps([row.position, at.isoformat(), row.event, row.outcome, row.hash]))
+    return lzma.compress("\n".join(lines).encode(), preset=6)
+
+
+def read_segment(segment: LogSegment) -> list[tuple[LogRow, datetime]]:
+    """Read the entries of a file, each with when it was written.
+
+    The storage may be asked over the network.
+
+    Raises
+    ------
+    LogUnreadable
+        As ``read_log``.
+    """
+    where = f"log positions {segment.first} to {segment.last}"
+    try:
+        with segment.file.open("rb") as file:
+            content = file.read()
+    except Exception as error:
+        raise LogUnreadable(
+            f"{where}: the file {segment.file.name} cannot be read: {error}"
+        ) from error
+    if hashlib.sha256(content).hexdigest() != segment.sha256:
+        raise LogUnreadable(f"{where}: the file {segment.file.name} is not what was archived")
+    try:
+        head, *lines = lzma.decompress(content).decode().split("\n")
+        if head != serialize_canonical(describe_segment(segment)):
+            raise ValueError("it says that it has others")
+        return list(_parse_lines(lines, segment))
+    except (ValueError, TypeError, lzma.LZMAError) as error:
+        raise LogUnreadable(f"{where}: the file {segment.file.name}: {error}") from error
+
+
+def _parse_lines(lines: Sequence[str], segment: LogSegment) -> Iterator[tuple[LogRow, datetime]]:
+    before, wanted = segment.prev_hash, segment.first
+    for line in lines:
+        position, at, event, outcome, digest = json.loads(line)
+        if position != wanted:
+            raise ValueError(f"entry {wanted} is missing")
+        yield LogRow(position, event, outcome, before, digest), datetime.fromisoformat(at)
+        before, wanted = digest, wanted + 1
+    if (wanted - 1, before) != (segment.last, segment.head_hash):
+        raise ValueError(f"it ends at {wanted - 1} with {before}")
+
+
+def describe_segment(segment: LogSegment) -> dict[str, Any]:
+    """Say which entries a file has: its first line."""
+    return {
+        "format": FORMAT,
+        "zone": segment.zone_id,
+        "first": segment.first,
+        "last": segment.last,
+        "prev_hash": segment.prev_hash,
+        "head_hash": segment.head_hash,
+    }
+
+
+def describe_manifest(segment: LogSegment) -> dict[str, Any]:
+    """Say all that the market's key signs of a file."""
+    return describe_segment(segment) | {
+        "sha256": segment.sha256,
+        "bytes": segment.bytes,
+        "began_at": segment.began_at.isoformat(),
+        "ended_at": segment.ended_at.isoformat(),
+        "archived_at": segment.archived_at.isoformat(),
+        "public_key": segment.public_key,
+    }
+
+
+def build_text(segment: LogSegment) -> bytes:
+    """Build what the signature covers."""
+    return serialize_canonical(describe_manifest(segment)).encode()
+
+
+def find_wrong_segments(zone_id: str, *, after: int) -> list[str]:
+    """Say which rows of files do not follow each other, or are not signed after a position.
+
+    What is in the files is found by replaying it.
+    """
+    problems: list[str] = []
+    keys = set(MarketKey.objects.values_list("public_key", flat=True))
+    end: LogSegment | None = None
+    for segment in LogSegment.objects.filter(zone=zone_id).order_by("first"):
+        where = f"log positions {segment.first} to {segment.last}"
+        expected = 1 if end is None else end.last + 1
+        if segment.first != expected or (end and segment.prev_hash != end.head_hash):
+            problems.append(f"{where}: the file does not follow the one before it")
+        end = segment
+        if segment.last > after and not (segment.public_key in keys and _is_signed(segment)):
+            problems.append(f"{where}: the file's manifest is not signed by the market's key")
+    rows = LogEntry.objects.filter(zone=zone_id, position__lte=end.last if end else 0)
+    doubled = rows.order_by("position").values_list("position", flat=True).first()
+    if doubled is not None:
+        problems.append(f"log position {doubled}: it is a row and in a file")
+    return problems
+
+
+def list_lost_files() -> list[str]:
+    """List the files of all logs that the storage does not have; none is read.
+
+    Raises
+    ------
+    OSError
+        The storage does not answer.
+    """
+    names = LogSegment.objects.order_by("pk").values_list("file", "manifest")
+    return [name for pair in names for name in pair if not default_storage.exists(name)]
+
+
+def _is_signed(segment: LogSegment) -> bool:
+    try:
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(segment.public_key))
+        public.verify(bytes.fromhex(segment.signature), build_text(segment))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
