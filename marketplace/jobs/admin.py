@@ -43,6 +43,8 @@ class SliceAdmin(OperatorsView):
 
 @admin.register(JobEvent)
 class JobEventAdmin(OperatorsView):
+    """Events that are rows; the job's page has those in files too."""
+
     list_display = ("at", "job", "seq", "kind", "actor", "message")
     list_filter = ("kind",)
     search_fields = ("job__id",)

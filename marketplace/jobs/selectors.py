@@ -23,7 +23,6 @@ from marketplace.jobs.models import (
     Checkpoint,
     Dataset,
     Job,
-    JobEvent,
     JobStatus,
     Slice,
     SliceStatus,
@@ -158,10 +157,6 @@ def get_finished_artifact(job: Job) -> Artifact:
 def list_datasets(organisation: Organisation) -> QuerySet[Dataset]:
     """What an organisation may train on, newest first."""
     return Dataset.objects.filter(organisation=organisation).order_by("-created_at", "-pk")
-
-
-def list_job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
-    return JobEvent.objects.filter(job=job, seq__gt=after_seq).order_by("seq")
 
 
 def list_node_slices(node: Node, *, since: datetime) -> list[Slice]:

@@ -21,6 +21,7 @@ from marketplace.auction.lane.decisions import build_decision_news
 from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.errors import NotFound
 from marketplace.fleet.selectors import get_open_zone
+from marketplace.jobs.event_files import merge_events, read_archived
 from marketplace.jobs.journal import serialize_event, serialize_progress
 from marketplace.jobs.loss_curves import read_archive, read_rows
 from marketplace.jobs.models import Job, JobEvent
@@ -76,11 +77,10 @@ def load_job_snapshot(*, watcher: User | ApiKey | None, job_id: str) -> dict[str
     with _one_moment():
         job = find_job_for(watcher=watcher, job_id=job_id)
         points = read_rows(job.pk)
-        events = [
-            serialize_event(event) for event in JobEvent.objects.filter(job=job).order_by("seq")
-        ]
+        rows = list(JobEvent.objects.filter(job=job))
     # A file never changes, and its storage may take long to answer.
     points = points or read_archive(job.pk, is_shown=True)
+    events = merge_events(rows, read_archived(job, is_shown=True))
     return {
         "type": "snapshot",
         "seq": job.seq,
@@ -88,7 +88,7 @@ def load_job_snapshot(*, watcher: User | ApiKey | None, job_id: str) -> dict[str
         "status": str(job.status),
         "progress": serialize_progress(job),
         "points": extend_series([], (point._asdict() for point in points)),
-        "events": events,
+        "events": [serialize_event(event) for event in events],
         "log": [line for point in points for line in point.log][-LOG_SHOWN:],
     }
 

@@ -33,9 +33,9 @@ from marketplace.api.views import AlwaysJson, MarketView
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.threads import run_in_thread
+from marketplace.jobs.event_files import read_events
 from marketplace.jobs.journal import serialize_event, serialize_progress
 from marketplace.jobs.models import Job
-from marketplace.jobs.selectors import list_job_events
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class _Watcher:
         """
         self.standing.check(now=clock.now())
         job = get_job(self.organisation, self.job_id)
-        found = [serialize_event(event) for event in list_job_events(job, after_seq=after)]
+        found = [serialize_event(event) for event in read_events(job, after_seq=after)]
         if found and found[-1]["seq"] >= job.seq:
             found[-1] |= {"status": str(job.status), "progress": serialize_progress(job)}
         elif job.seq > after:

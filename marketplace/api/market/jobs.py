@@ -39,8 +39,9 @@ from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.downloads import get_artifact, get_checkpoint, open_adapter, open_checkpoint
+from marketplace.jobs.event_files import read_events
 from marketplace.jobs.models import Job, JobStatus
-from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
+from marketplace.jobs.selectors import list_job_checkpoints, list_samples
 from marketplace.jobs.services import delete_adapter, delete_job
 from marketplace.vendors.acceptance import accept, refuse_delivery
 from marketplace.vendors.downloads import download_changes, download_origins
@@ -105,7 +106,7 @@ class JobEventsView(MarketView):
                 "invalid_cursor", "'after' must be the seq of the last event seen.", param="after"
             )
         limit = read_limit(request)
-        found = list(list_job_events(job, after_seq=int(after[:18]))[: limit + 1])
+        found = read_events(job, after_seq=int(after[:18]), most=limit + 1)
         data = JobEventSerializer.show_each(found[:limit])
         return Response({"data": data, "has_more": len(found) > limit})
 

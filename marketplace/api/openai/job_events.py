@@ -16,6 +16,7 @@ from rest_framework import serializers as s
 from marketplace.api.answers import Answer, ConstantText, UnixTime
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.lists import invalid_cursor
+from marketplace.jobs.event_files import read_archived
 from marketplace.jobs.loss_curves import Point, read_archive
 from marketplace.jobs.models import EventKind, Job, JobEvent, MetricPoint
 from marketplace.tracking.models import TrackedRun, TrackingService
@@ -68,7 +69,7 @@ def list_job_log(job: Job, *, after: str | None, limit: int) -> list[LogItem]:
         ``invalid_cursor``.
     """
     place = None if after is None else _parse_id(after)
-    events = _newest(JobEvent.objects.filter(job=job), _EVENT, place)[:limit]
+    events = _list_events(job, place, limit)
     points = _list_points(job, place, limit)
     items = [(event.at, _EVENT, event.pk, event) for event in events]
     items += [(point.at, _POINT, point.id, point) for point in points]
@@ -97,6 +98,14 @@ def _describe_run(service: TrackingService, run: TrackedRun | None) -> str:
         ended = "Nothing more is sent" if run.ended_at else "It is tried again"
         return f"Not all is at {service.label}: {run.reason.rstrip('.')}. {ended}."
     return f"Measurements go to {service.label}, {run.url or f'project {run.project}'}."
+
+
+def _list_events(job: Job, place: tuple[datetime, str, int] | None, limit: int) -> list[JobEvent]:
+    """The newest events behind a place, wherever they are."""
+    rows = list(_newest(JobEvent.objects.filter(job=job), _EVENT, place)[:limit])
+    archived = {event.pk: event for event in (*read_archived(job, is_shown=True), *rows)}
+    behind = (e for e in archived.values() if place is None or (e.at, _EVENT, e.pk) < place)
+    return sorted(behind, key=lambda e: (e.at, e.pk), reverse=True)[:limit]
 
 
 def _list_points(job: Job, place: tuple[datetime, str, int] | None, limit: int) -> list[Point]:

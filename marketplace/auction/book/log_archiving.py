@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pgtrigger
-from django.core.files.base import ContentFile
-from django.core.files.storage import default_storage
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q, Value
 from django.db.models.functions import Concat
@@ -50,6 +46,7 @@ from marketplace.auction.models import (
 from marketplace.auction.models.bids import HOLD_PREFIX
 from marketplace.auction.models.disputes import DISPUTABLE_FOR
 from marketplace.auction.witnesses.keys import SigningKey
+from marketplace.common.archive_files import save_for_good
 from marketplace.common.errors import Conflict
 from marketplace.common.locks import advisory_session_lock
 from marketplace.fleet.models import Zone
@@ -244,30 +241,13 @@ def _store(segment: LogSegment, rows: _Rows, *, key: SigningKey) -> None:
     name = f"{folder}/{segment.first:012d}-{segment.last:012d}-{segment.sha256}"
     manifest = describe_manifest(segment) | {"signature": segment.signature}
     text = json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n"
-    segment.file.name = _save(f"{name}.xz", content)
-    segment.manifest.name = _save(f"{name}.json", text)
+    segment.file.name = save_for_good(f"{name}.xz", content)
+    segment.manifest.name = save_for_good(f"{name}.json", text)
     if read_segment(segment) != rows:
         raise Conflict("archive_failed", f"The storage has {segment.file.name} otherwise.")
     with segment.manifest.open("rb") as file:
         if file.read() != text:
             raise Conflict("archive_failed", f"The storage has {segment.manifest.name} otherwise.")
-
-
-def _save(name: str, content: bytes) -> str:
-    """Store a file that outlasts a power cut, as the transaction after it does."""
-    stored = default_storage.save(name, ContentFile(content))
-    try:
-        path = Path(default_storage.path(stored))
-    except NotImplementedError:
-        return stored  # a bucket keeps what it has acknowledged
-    root = Path(default_storage.path(""))
-    for place in (path, *(parent for parent in path.parents if parent.is_relative_to(root))):
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    return stored
 
 
 def _replace_rows(segment: LogSegment, rows: _Rows) -> None:

@@ -10,7 +10,6 @@ each line is one entry: position, moment, event, outcome and hash.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import lzma
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from django.core.files.storage import default_storage
 
 from marketplace.auction.book.engine_cache import LogRow
 from marketplace.auction.models import LogEntry, LogSegment, MarketKey
-from marketplace.common.errors import MarketFault
+from marketplace.common.archive_files import ArchiveUnreadable, read_whole
 from scheduler.public_log.canonical_json import serialize_canonical
 
 #: Part of the signed text, so that no signature made for something else is one of a segment.
@@ -33,16 +32,12 @@ _PAGE_ROWS = 500
 _SOLVED = "PricesSolved"
 
 
-class LogUnreadable(MarketFault):
-    """Entries of a log are in a file that is lost, or that is not what was archived."""
-
-
 def read_log(zone_id: str, *, first: int, last: int | None = None) -> Iterator[LogRow]:
     """Read a zone's entries in order, from a position on.
 
     Raises
     ------
-    LogUnreadable
+    ArchiveUnreadable
         The storage does not have the file, or has another one.
     """
     while page := _read_page(zone_id, first):
@@ -81,7 +76,7 @@ def find_hashes(zone_id: str, positions: Collection[int]) -> dict[int, str]:
 
     Raises
     ------
-    LogUnreadable
+    ArchiveUnreadable
         As ``read_log``.
     """
     rows = LogEntry.objects.filter(zone_id=zone_id, position__in=positions).order_by("position")
@@ -129,26 +124,21 @@ def read_segment(segment: LogSegment) -> list[tuple[LogRow, datetime]]:
 
     Raises
     ------
-    LogUnreadable
+    ArchiveUnreadable
         As ``read_log``.
     """
     where = f"log positions {segment.first} to {segment.last}"
     try:
-        with segment.file.open("rb") as file:
-            content = file.read()
-    except Exception as error:
-        raise LogUnreadable(
-            f"{where}: the file {segment.file.name} cannot be read: {error}"
-        ) from error
-    if hashlib.sha256(content).hexdigest() != segment.sha256:
-        raise LogUnreadable(f"{where}: the file {segment.file.name} is not what was archived")
+        content = read_whole(segment.file, sha256=segment.sha256)
+    except ArchiveUnreadable as error:
+        raise ArchiveUnreadable(f"{where}: {error}") from error
     try:
         head, *lines = lzma.decompress(content).decode().split("\n")
         if head != serialize_canonical(describe_segment(segment)):
             raise ValueError("it says that it has others")
         return list(_parse_lines(lines, segment))
     except (ValueError, TypeError, lzma.LZMAError) as error:
-        raise LogUnreadable(f"{where}: the file {segment.file.name}: {error}") from error
+        raise ArchiveUnreadable(f"{where}: the file {segment.file.name}: {error}") from error
 
 
 def _parse_lines(lines: Sequence[str], segment: LogSegment) -> Iterator[tuple[LogRow, datetime]]:

@@ -17,7 +17,6 @@ from django.db import connection, transaction
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.log_checks import VerifiedState
 from marketplace.auction.book.log_segments import (
-    LogUnreadable,
     find_hashes,
     find_wrong_segments,
     read_log,
@@ -38,6 +37,7 @@ from marketplace.auction.book.row_checks import (
 )
 from marketplace.auction.book.verify_report import PROBLEMS_SHOWN, VerifyReport
 from marketplace.auction.models import MarketHead, Snapshot
+from marketplace.common.archive_files import ArchiveUnreadable
 from marketplace.common.db.limits import allow_long_transaction
 from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry, DeadlineHint, Engine
@@ -76,7 +76,7 @@ def _verify(zone: Zone, since: VerifiedState | None) -> VerifyReport:
     found = VerifyReport(zone=zone.name)
     try:
         _compare(zone, since, found)
-    except LogUnreadable as error:
+    except ArchiveUnreadable as error:
         found.problems.append(str(error))
     return found
 

@@ -512,4 +512,28 @@ class Migration(migrations.Migration):
             model_name='partedupload',
             index=models.Index(condition=models.Q(('status__in', ['pending', 'joining'])), fields=['expires_at'], name='jobs_parted_pending'),
         ),
+        migrations.CreateModel(
+            name='EventFile',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('file', models.FileField(max_length=255, upload_to='')),
+                ('sha256', models.CharField(max_length=64)),
+                ('bytes', models.PositiveBigIntegerField()),
+                ('manifest', models.FileField(max_length=255, upload_to='')),
+                ('jobs', models.PositiveIntegerField()),
+                ('events', models.PositiveIntegerField()),
+                ('archived_at', models.DateTimeField()),
+                ('public_key', models.CharField(max_length=64)),
+                ('signature', models.CharField(max_length=128)),
+            ],
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='eventfile',
+            trigger=pgtrigger.compiler.Trigger(name='append_only', sql=pgtrigger.compiler.UpsertTriggerSql(func="RAISE EXCEPTION 'pgtrigger: Cannot update or delete rows from % table', TG_TABLE_NAME;", hash='ba11dce118b06e895f2f5a9ff4928e36c498b98f', operation='UPDATE OR DELETE', pgid='pgtrigger_append_only_d57db', table='jobs_eventfile', when='BEFORE')),
+        ),
+        migrations.AddField(
+            model_name='job',
+            name='event_file',
+            field=models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.eventfile'),
+        ),
     ]

@@ -14,7 +14,7 @@ from marketplace.jobs.models.datasets import (
 )
 from marketplace.jobs.models.errands import Errand, ErrandKind, ErrandState
 from marketplace.jobs.models.job import Job, job_id
-from marketplace.jobs.models.journal import JobEvent, LossCurve, MetricPoint
+from marketplace.jobs.models.journal import EventFile, JobEvent, LossCurve, MetricPoint
 from marketplace.jobs.models.prompts import CandidatePrompts
 from marketplace.jobs.models.results import Artifact, Checkpoint, artifact_path, checkpoint_path
 from marketplace.jobs.models.slices import NodePlan, Slice
@@ -29,6 +29,7 @@ __all__ = [
     "Errand",
     "ErrandKind",
     "ErrandState",
+    "EventFile",
     "EventKind",
     "FaultOf",
     "HeldOutCheck",

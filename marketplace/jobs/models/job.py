@@ -111,6 +111,10 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True)
     #: When its money was settled.
     settled_at = models.DateTimeField(null=True)
+    #: Has its events up to when they were archived; null: they are rows.
+    event_file = models.ForeignKey(
+        "jobs.EventFile", null=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     #: Its deletion was asked for (``accounts.erasure``).
     deleted_at = models.DateTimeField(null=True, editable=False)
 

@@ -65,8 +65,37 @@ class LossCurve(models.Model):
         return f"loss curve of {self.job_id}"
 
 
+class EventFile(models.Model):
+    """The events of some settled jobs, in a compressed file and no longer rows; append-only."""
+
+    #: See ``jobs.event_files``.
+    file = models.FileField(max_length=255)
+    #: Of the file as it is stored.
+    sha256 = models.CharField(max_length=64)
+    bytes = models.PositiveBigIntegerField()
+    #: JSON text of what is signed, with the signature, for those who have the files alone.
+    manifest = models.FileField(max_length=255)
+    jobs = models.PositiveIntegerField()
+    events = models.PositiveIntegerField()
+    archived_at = models.DateTimeField()
+    #: Of the market's key, in hex; the signature covers all but the names of the files.
+    public_key = models.CharField(max_length=64)
+    signature = models.CharField(max_length=128)
+
+    class Meta:
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"events of {self.jobs} jobs"
+
+
 class JobEvent(models.Model):
-    """Something that happened to a job. Append-only, by trigger."""
+    """Something that happened to a job. Append-only, by trigger.
+
+    Those of jobs that were settled long ago are in files (``jobs.event_files``, which reads both).
+    """
 
     # An index below begins with it.
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="events", db_index=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 from marketplace.auction.models import Bid
 from marketplace.fleet.selectors import slot_starts_at
+from marketplace.jobs.event_files import read_events
 from marketplace.jobs.loss_curves import Point
 from marketplace.jobs.models import EventKind, Job, JobStatus
 from marketplace.jobs.selectors import load_metric_series
@@ -35,8 +36,8 @@ def serialize_plan(bid: Bid, job: Job, machines: Mapping[str, RibbonNode]) -> di
 
 def find_moves(job: Job, machines: Mapping[str, RibbonNode]) -> list[tuple[int, str]]:
     """The steps at which the job went on on another machine, and that machine's name."""
-    started = job.events.filter(kind=EventKind.STARTED).order_by("seq")
-    starts = started.values_list("data", flat=True)
+    events = read_events(job, is_shown=True)
+    starts = [event.data for event in events if event.kind == EventKind.STARTED]
     found: list[tuple[int, str]] = []
     before: str | None = None
     for data in starts:

@@ -24,11 +24,11 @@ from marketplace.auction.result_disputes import can_be_disputed, find_dispute, o
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.fleet.models import Node
+from marketplace.jobs.event_files import read_events
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.selectors import (
     add_excerpts,
     list_job_checkpoints,
-    list_job_events,
     list_row_outliers,
     list_samples,
     load_metric_series,
@@ -101,7 +101,7 @@ def describe_progress(bid: Bid, job: Job, tab: str, now: datetime) -> dict[str, 
     """How far the job is, where it runs, and what happened to it."""
     machines = find_ribbon_nodes(job.zone)
     checkpoints = list(list_job_checkpoints(job))
-    events = list(list_job_events(job).order_by("-seq"))
+    events = read_events(job, is_shown=True)[::-1]
     return {
         "tabs": _tabs(job, events, checkpoints),
         "ribbon": build_job_ribbon(

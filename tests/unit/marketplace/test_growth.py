@@ -33,12 +33,14 @@ from marketplace.api.callers import ORGANISATION_HEADER
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.preparations import conclude_preparations
+from marketplace.auction.witnesses.keys import load_signing_key
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.config.celery import app
 from marketplace.config.routes import list_routes
 from marketplace.exports.models import HubPush
 from marketplace.fleet.models import Node, NodeStatus, Zone
-from marketplace.jobs.models import Checkpoint, Dataset, Job
+from marketplace.jobs.event_files import archive_events
+from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent
 from marketplace.jobs.services import delete_unretained, dispatch_slots, record_progress
 from marketplace.payments.funding import grant_funds, request_funds
 from marketplace.payments.models import LedgerAccount, SealedSum
@@ -58,16 +60,20 @@ COPIES = 900
 #: Bytes of a bid with all that follows from it and all indexes: half are sold, prepared, trained,
 #: paid and invoiced, half refused. What is told twice shows here.
 BYTES_OF_BID = 17_000
+#: The same once the events of its job are in a file.
+BYTES_OF_ARCHIVED_BID = 15_700
+EVENT_TABLES = ("jobs_jobevent", "jobs_event_")
 #: All is settled and told by then, in a month before: what pages sum up of a month is of a month.
 LATER = NOW + timedelta(days=35)
 #: One a zone, an organisation or a person, or the state of the whole market; by app.
 FIXED_NAMES = {
     "accounts": "User Organisation Membership ApiKey",
-    "auction": "Alert LogCheck LogEntry MarketHead MarketKey PublishedHead Snapshot WitnessCursor",
+    "auction": "Alert LogCheck LogEntry LogSegment MarketHead MarketKey PublishedHead Snapshot"
+    " WitnessCursor",
     "common": "DurableWork Heartbeat",
     "express": "BankConsent ExpressLane",
     "fleet": "Ask GpuType JoinToken JoinUse Node Provider SharedDevice Zone",
-    "jobs": "NodePlan",
+    "jobs": "EventFile NodePlan",
     "payments": "BillingDetails EarningSum InvoiceSeries LedgerAccount LedgerSeal PayoutAccount"
     " SealedKindSum SealedSum UnsealedEntry WalletRules",
     "tiers": "ProfitCursor ProfitSum ZoneTiers",
@@ -368,7 +374,10 @@ def test_books_of_the_house_read_no_organisation(house: House) -> None:
         assert count_reads(partial(read, operator, address)) < COPIES
 
 
-def test_a_bid_takes_no_more_room_than_it_did(new_tables: None, house: House) -> None:
+def test_a_bid_takes_no_more_room_than_it_did(
+    new_tables: None, house: House, settings: Any, tmp_path: Any
+) -> None:
+    settings.MEDIA_ROOT, settings.MARKET_KEY_DIR = tmp_path / "media", tmp_path / "keys"
     before = measure_bytes()
     copied = copy_rows([apps.get_model(label) for label in sorted(OURS - FIXED)], times=COPIES)
     bids = copied["auction.Bid"]
@@ -376,3 +385,13 @@ def test_a_bid_takes_no_more_room_than_it_did(new_tables: None, house: House) ->
     largest = sorted(taken.items(), key=lambda item: -item[1])[:20]
     assert bids == 2 * COPIES
     assert sum(taken.values()) < BYTES_OF_BID, largest
+    key, before = load_signing_key(now=LATER), measure_bytes()
+    later = LATER + timedelta(days=35)
+    done = archive_events(before=later, public_key=key.public_key, sign=key.sign, now=later)
+    assert (done.jobs, JobEvent.objects.count()) == (1 + COPIES, 0)
+    # What deleted rows leave is room for others; a job's own row is written again.
+    freed = sum(taken[name] for name in taken if name.startswith(EVENT_TABLES))
+    added = [measure_bytes()[name] - before[name] for name in before if "eventfile" in name]
+    left = sum(taken.values()) - freed + sum(added) / bids
+    assert left < BYTES_OF_ARCHIVED_BID, (freed, added, done)
+    assert done.bytes / bids < 100

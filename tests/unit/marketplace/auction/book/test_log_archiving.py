@@ -18,7 +18,7 @@ from django.db import DatabaseError, ProgrammingError, connection, models, trans
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book import log_archiving, log_segments
 from marketplace.auction.book.log_archiving import archive_log
-from marketplace.auction.book.log_segments import LogUnreadable, list_lost_files, read_log
+from marketplace.auction.book.log_segments import list_lost_files, read_log
 from marketplace.auction.book.proofs import build_bid_proof
 from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.book.verify import verify_zone
@@ -27,6 +27,7 @@ from marketplace.auction.models import Bid, LogEntry, LogSegment, MarketHead, Pu
 from marketplace.auction.pricing.past_bids import _find_position, find_log_start_slot
 from marketplace.auction.witnesses.heads import sign_heads
 from marketplace.auction.witnesses.keys import load_signing_key
+from marketplace.common.archive_files import ArchiveUnreadable
 from marketplace.common.errors import Conflict
 from marketplace.common.locks import lock_number
 from marketplace.config.database_roles import list_rights
@@ -224,7 +225,8 @@ def test_a_log_that_does_not_verify_stays(zone, closed, key):
 
 
 @pytest.mark.parametrize(
-    "step", ["_save", "read_segment", "_replace_rows", "LogSegment.save", "delete", "commit"]
+    "step",
+    ["save_for_good", "read_segment", "_replace_rows", "LogSegment.save", "delete", "commit"],
 )
 def test_one_that_is_killed_anywhere_leaves_all_or_nothing(zone, closed, key, monkeypatch, step):
     before, rows = read_all(zone), count_rows()
@@ -264,7 +266,7 @@ def test_a_storage_that_keeps_something_else_costs_no_row(zone, closed, key, mon
         return stored
 
     monkeypatch.setattr(default_storage, "save", lie)
-    with pytest.raises(LogUnreadable, match="is not what was archived"):
+    with pytest.raises(ArchiveUnreadable, match="is not what was archived"):
         archive(zone, key)
     assert count_rows() == rows
 
@@ -295,7 +297,7 @@ def test_a_file_that_is_lost_is_named(zone, closed, key):
     assert problem.startswith(f"log positions 1 to {segment.last}: the file {segment.file.name}")
     with pytest.raises(CommandError):
         call_command("auction_verify")
-    with pytest.raises(LogUnreadable):
+    with pytest.raises(ArchiveUnreadable):
         list(write_transcript(zone, with_bids=False))
     # What is verified already and what comes since needs no file.
     call_command("auction_verify", "--since-last")

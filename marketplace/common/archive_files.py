@@ -1,0 +1,54 @@
+"""Files that take the place of rows: stored for good, and read only where nothing is altered."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
+from django.db.models.fields.files import FieldFile
+
+from marketplace.common.errors import MarketFault
+
+
+class ArchiveUnreadable(MarketFault):
+    """What left the database is in a file that is lost, or that is not what was archived."""
+
+
+def save_for_good(name: str, content: bytes) -> str:
+    """Store a file that outlasts a power cut, as the transaction after it does; its name."""
+    stored = default_storage.save(name, ContentFile(content))
+    try:
+        path = Path(default_storage.path(stored))
+    except NotImplementedError:
+        return stored  # a bucket keeps what it has acknowledged
+    root = Path(default_storage.path(""))
+    for place in (path, *(parent for parent in path.parents if parent.is_relative_to(root))):
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    return stored
+
+
+def read_whole(stored: FieldFile, *, sha256: str) -> bytes:
+    """Read a file that has this hash.
+
+    The storage may be asked over the network.
+
+    Raises
+    ------
+    ArchiveUnreadable
+        The storage does not have it, or has another one.
+    """
+    try:
+        with stored.open("rb") as file:
+            content = file.read()
+    except Exception as error:
+        raise ArchiveUnreadable(f"the file {stored.name} cannot be read: {error}") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ArchiveUnreadable(f"the file {stored.name} is not what was archived")
+    return content
