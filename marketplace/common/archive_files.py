@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from django.core.files.base import ContentFile
@@ -52,3 +54,24 @@ def read_whole(stored: FieldFile, *, sha256: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ArchiveUnreadable(f"the file {stored.name} is not what was archived")
     return content
+
+
+def find_lost(names: Iterable[str]) -> list[str]:
+    """Find the files that the storage does not have; each folder is listed once, and none is read.
+
+    Raises
+    ------
+    OSError
+        The storage does not answer.
+    """
+    by_folder: defaultdict[str, set[str]] = defaultdict(set)
+    for folder, _, name in (each.rpartition("/") for each in names):
+        by_folder[folder].add(name)
+    lost: list[str] = []
+    for folder, wanted in by_folder.items():
+        try:
+            _, there = default_storage.listdir(folder)
+        except FileNotFoundError:
+            there = []
+        lost += [f"{folder}/{name}" for name in sorted(wanted.difference(there))]
+    return lost

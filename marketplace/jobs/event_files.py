@@ -15,14 +15,14 @@ import lzma
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 import pgtrigger
-from django.core.files.storage import default_storage
 from django.db import transaction
 
-from marketplace.common.archive_files import ArchiveUnreadable, read_whole, save_for_good
+from marketplace.common.archive_files import ArchiveUnreadable, find_lost, read_whole, save_for_good
 from marketplace.common.errors import Conflict
 from marketplace.common.locks import advisory_session_lock
 from marketplace.jobs.models import EventFile, Job, JobEvent
@@ -111,7 +111,12 @@ def archive_events(
         if not alone:
             raise Conflict("archiving", "Events of jobs are being archived already.")
         settled = Job.objects.filter(settled_at__lt=before, event_file=None).order_by("pk")
-        while job_ids := list(settled.values_list("pk", flat=True)[:JOBS_OF_FILE]):
+        last = ""
+        # Each goes on behind the last: those before are not looked at again.
+        while job_ids := list(
+            settled.filter(pk__gt=last).values_list("pk", flat=True)[:JOBS_OF_FILE]
+        ):
+            last = job_ids[-1]
             file = _archive(job_ids, public_key=public_key, sign=sign, now=now)
             done = ArchivedEvents(
                 files=done.files + 1,
@@ -212,4 +217,4 @@ def list_lost_event_files() -> list[str]:
         The storage does not answer.
     """
     names = EventFile.objects.order_by("pk").values_list("file", "manifest")
-    return [name for pair in names for name in pair if not default_storage.exists(name)]
+    return find_lost(chain.from_iterable(names.iterator()))

@@ -14,15 +14,15 @@ import json
 import lzma
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from django.core.files.storage import default_storage
 
 from marketplace.auction.book.engine_cache import LogRow
 from marketplace.auction.models import LogEntry, LogSegment, MarketKey
-from marketplace.common.archive_files import ArchiveUnreadable, read_whole
+from marketplace.common.archive_files import ArchiveUnreadable, find_lost, read_whole
 from scheduler.public_log.canonical_json import serialize_canonical
 
 #: Part of the signed text, so that no signature made for something else is one of a segment.
@@ -214,7 +214,7 @@ def list_lost_files() -> list[str]:
         The storage does not answer.
     """
     names = LogSegment.objects.order_by("pk").values_list("file", "manifest")
-    return [name for pair in names for name in pair if not default_storage.exists(name)]
+    return find_lost(chain.from_iterable(names.iterator()))
 
 
 def _is_signed(segment: LogSegment) -> bool:

@@ -30,6 +30,7 @@ from marketplace.auction.witnesses.keys import load_signing_key
 from marketplace.common.archive_files import ArchiveUnreadable
 from marketplace.common.errors import Conflict
 from marketplace.common.locks import lock_number
+from marketplace.config.backups import _list_names
 from marketplace.config.database_roles import list_rights
 from marketplace.embedded.servers import MARKET_ROLE
 from marketplace.fleet.selectors import slot_at
@@ -390,7 +391,8 @@ def test_the_market_itself_neither_changes_nor_deletes_what_is_archived(zone, cl
 
 def test_the_manifest_says_what_the_market_signed(zone, closed, key):
     archive(zone, key)
-    for segment in LogSegment.objects.all():
+    segments = list(LogSegment.objects.all())
+    for segment in segments:
         with segment.manifest.open() as file:
             manifest = json.loads(file.read())
         signature = manifest.pop("signature")
@@ -398,6 +400,9 @@ def test_the_manifest_says_what_the_market_signed(zone, closed, key):
         assert manifest["sha256"] in segment.file.name
         assert (manifest["first"], manifest["last"]) == (segment.first, segment.last)
         assert manifest["head_hash"] == segment.head_hash
+    # A backup holds them.
+    stored = {name for of in segments for name in (of.file.name, of.manifest.name)}
+    assert stored <= set(_list_names())
 
 
 def test_a_part_of_the_log_is_read_over_the_files_end(zone, closed, key):
