@@ -536,4 +536,8 @@ class Migration(migrations.Migration):
             name='event_file',
             field=models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.eventfile'),
         ),
+        pgtrigger.migrations.AddTrigger(
+            model_name='job',
+            trigger=pgtrigger.compiler.Trigger(name='keep_event_file', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD.event_file_id IS NOT NULL AND OLD.event_file_id IS DISTINCT FROM NEW.event_file_id)', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='2992bf4ba858c621d6deb4645d51764b981c1587', operation='UPDATE', pgid='pgtrigger_keep_event_file_d7d5b', table='jobs_job', when='BEFORE')),
+        ),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
@@ -195,6 +196,17 @@ class Job(models.Model):
                 condition=Q(finished_at__isnull=False, settled_at__isnull=True),
                 name="jobs_job_unsettled",
             ),
+        ]
+        triggers = [
+            # Its events are nowhere else.
+            pgtrigger.Protect(
+                name="keep_event_file",
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Condition(
+                    "OLD.event_file_id IS NOT NULL"
+                    " AND OLD.event_file_id IS DISTINCT FROM NEW.event_file_id"
+                ),
+            )
         ]
 
     def __str__(self) -> str:
