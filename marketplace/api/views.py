@@ -33,7 +33,7 @@ from marketplace.api.throttles import (
     note_counted,
 )
 from marketplace.api.versions import HEADER as VERSION_HEADER
-from marketplace.api.versions import VERSIONS, Deprecation, build_version_headers, choose_version
+from marketplace.api.versions import HEADER, VERSIONS, choose_version
 from marketplace.common.current_request import REQUEST_ID, request_id_of
 from marketplace.common.errors import NotFound, UserError
 from marketplace.common.request_rates import Counter, count_requests
@@ -159,8 +159,6 @@ class MarketView(APIView):
     #: Members of the query by method; all others are refused, unless ``takes_any_query``.
     queries: Mapping[str, Sequence[OpenApiParameter]] = {}
     takes_any_query = False
-    #: Methods that will go, by name.
-    deprecations: dict[str, Deprecation] = {}
 
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Request:
         self.request_id = request_id_of(request.headers.get(REQUEST_ID, ""))
@@ -235,13 +233,7 @@ class MarketView(APIView):
             request.accepted_media_type = renderer.media_type  # type: ignore[attr-defined]
         response = super().finalize_response(request, response, *args, **kwargs)
         response[REQUEST_ID] = self.request_id
-        version = getattr(self, "version", max(VERSIONS))
-        deprecation = self.deprecations.get(request.method or "")
-        for name, value in (
-            *build_version_headers(version).items(),
-            *(() if deprecation is None else deprecation.build_headers(self.kwargs).items()),
-        ):
-            response[name] = value
+        response[HEADER] = getattr(self, "version", max(VERSIONS)).isoformat()
         for name, value in build_rate_limit_headers(request).items():
             response[name] = value
         return response

@@ -28,7 +28,6 @@ OPERATIONS: Mapping[str, Route] = {
     "bids_list": Route("GET", "/api/bids"),
     "bids_create": Route("POST", "/api/bids", takes_key=True),
     "bids_read": Route("GET", "/api/bids/{bid_id}"),
-    "bids_destroy": Route("DELETE", "/api/bids/{bid_id}"),
     "bids_cancel_create": Route("POST", "/api/bids/{bid_id}/cancel"),
     "bids_proof": Route("GET", "/api/bids/{bid_id}/proof", is_file=True),
     "bids_batch_create": Route("POST", "/api/bids:batch", takes_key=True),

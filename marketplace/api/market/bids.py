@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from datetime import date
 from hashlib import sha256
 from typing import Any
 
@@ -33,7 +32,6 @@ from marketplace.api.market.bid_serializers import (
 from marketplace.api.market.requests import BatchRequest, BidRequest, check_body
 from marketplace.api.pagination import build_page
 from marketplace.api.problems import exception_handler
-from marketplace.api.versions import Deprecation
 from marketplace.api.views import MarketView
 from marketplace.auction import selectors
 from marketplace.auction.bidding.cancel import cancel_bid
@@ -65,24 +63,12 @@ class BidsView(MarketView):
 
 
 class BidView(MarketView):
-    scopes = {"GET": "bids:read", "DELETE": "bids:write"}
-    deprecations = {
-        "DELETE": Deprecation(
-            since=date(2026, 11, 22),
-            sunset=date(2027, 11, 22),
-            successor="/api/bids/{bid_id}/cancel",
-        )
-    }
+    scopes = {"GET": "bids:read"}
 
     @extend_schema(operation_id="bids_read", responses={200: BidSerializer})
     def get(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(bid))
-
-    @extend_schema(responses={200: BidSerializer}, deprecated=True)
-    def delete(self, request: Request, bid_id: str) -> Response:
-        bid = selectors.get_bid(get_caller(request).organisation, bid_id)
-        return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
 
 
 class BidCancelView(MarketView):

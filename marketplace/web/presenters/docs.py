@@ -57,7 +57,6 @@ class Operation:
     body: tuple[BodyMember, ...]
     #: HTTP statuses with the name of the shape that comes.
     answers: tuple[tuple[str, str], ...]
-    is_deprecated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,6 @@ def _list_operations(document: Mapping[str, Any]) -> Iterator[Operation]:
                     (status, _name_answer(answer))
                     for status, answer in operation["responses"].items()
                 ),
-                is_deprecated=operation.get("deprecated", False),
             )
 
 

@@ -1,4 +1,4 @@
-"""Versions, deprecations and answers that a caller has already."""
+"""Versions, and answers that a caller has already."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def test_an_answer_names_its_version_and_an_unknown_one_is_refused():
         headers = {} if asked is None else {"Finetender-Version": asked}
         answer = get("/api/zones", **headers)
         assert (answer.status_code, answer["Finetender-Version"]) == (200, newest)
-        assert "Deprecation" not in answer
     for wrong in ("2020-01-01", "soon", "2026-13-01", ""):
         answer = get("/api/zones", **{"Finetender-Version": wrong})
         assert (answer.status_code, answer.json()["code"]) == (400, "unknown_version")
@@ -36,17 +35,6 @@ def test_an_answer_that_the_caller_has_is_not_sent_again():
         assert (again.status_code, again.content, again["ETag"]) == (304, b"", first["ETag"])
     assert get("/api/zones", **{"If-None-Match": '"other"'}).content == first.content
     assert get("/v1/models/none", **{"If-None-Match": "*"}).status_code == 401
-
-
-def test_an_operation_that_will_go_says_when_and_what_takes_its_place():
-    _, secret = builders.api_key(builders.organisation())
-    client = Client(headers={"Authorization": f"Bearer {secret}"})
-    answer = client.delete("/api/bids/bid_x%3E")
-    assert answer.status_code == 404
-    assert answer["Deprecation"] == "@1795305600"
-    assert answer["Sunset"] == "Mon, 22 Nov 2027 00:00:00 GMT"
-    assert answer["Link"] == '</api/bids/bid_x%3E/cancel>; rel="successor-version"'
-    assert "Deprecation" not in client.get("/api/bids/bid_x")
 
 
 def test_secrets_are_replaced_with_an_overlap_and_only_by_keys_that_may_as_much():

@@ -290,22 +290,23 @@ def test_bid_of_somebody_else_is_not_there(api, zone, lane):
     bid = api.post("/api/bids", body_of(api, zone)).json()
     other = Api(builders.organisation())
     assert_problem(other.get(f"/api/bids/{bid['id']}"), 404, "unknown_bid")
-    assert_problem(other.delete(f"/api/bids/{bid['id']}"), 404, "unknown_bid")
+    assert_problem(other.post(f"/api/bids/{bid['id']}/cancel"), 404, "unknown_bid")
     assert other.get("/api/bids").json() == {"data": [], "has_more": False}
 
 
 def test_pending_bid_is_taken_back(api, zone, monkeypatch):
     monkeypatch.setattr("marketplace.auction.bidding.wait.WAIT_S", 0.05)
     bid = api.post("/api/bids", body_of(api, zone)).json()
-    cancelled = api.delete(f"/api/bids/{bid['id']}")
-    assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
-    assert api.post(f"/api/bids/{bid['id']}/cancel").json()["status"] == "cancelled"
+    assert api.delete(f"/api/bids/{bid['id']}").status_code == 405
+    for _ in range(2):
+        cancelled = api.post(f"/api/bids/{bid['id']}/cancel")
+        assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
     assert get_wallet(organisation=api.owner).available_micros == 10_000_000
 
 
 def test_decided_bid_is_not_taken_back(api, zone, lane):
     bid = api.post("/api/bids", body_of(api, zone)).json()
-    assert_problem(api.delete(f"/api/bids/{bid['id']}"), 409, "bid_already_decided")
+    assert_problem(api.post(f"/api/bids/{bid['id']}/cancel"), 409, "bid_already_decided")
 
 
 def test_bids_are_listed_newest_first_page_by_page(api, zone, lane):
