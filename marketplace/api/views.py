@@ -33,7 +33,7 @@ from marketplace.api.throttles import (
     note_counted,
 )
 from marketplace.api.versions import HEADER as VERSION_HEADER
-from marketplace.api.versions import HEADER, VERSIONS, choose_version
+from marketplace.api.versions import VERSIONS, choose_version
 from marketplace.common.current_request import REQUEST_ID, request_id_of
 from marketplace.common.errors import NotFound, UserError
 from marketplace.common.request_rates import Counter, count_requests
@@ -233,7 +233,7 @@ class MarketView(APIView):
             request.accepted_media_type = renderer.media_type  # type: ignore[attr-defined]
         response = super().finalize_response(request, response, *args, **kwargs)
         response[REQUEST_ID] = self.request_id
-        response[HEADER] = getattr(self, "version", max(VERSIONS)).isoformat()
+        response[VERSION_HEADER] = getattr(self, "version", max(VERSIONS)).isoformat()
         for name, value in build_rate_limit_headers(request).items():
             response[name] = value
         return response

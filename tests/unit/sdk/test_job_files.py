@@ -174,7 +174,7 @@ ZONES = {"Qwen/Qwen2.5-0.5B": "qwen-small", "meta-llama/Llama-3.1-8B": "llama"}
 )
 def test_the_same_job_of_four_trainers_is_the_same_job_here(config, left_out):
     found = import_settings(config, zones=ZONES)
-    training = {"batch_size": 16}
+    training: dict[str, int | str] = {"batch_size": 16}
     if "lr_scheduler_type" not in left_out:
         training["schedule"] = "cosine"
     assert found.job == {

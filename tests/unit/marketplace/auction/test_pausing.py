@@ -316,6 +316,7 @@ def test_what_was_bid_at_first_is_the_most_that_both_parts_cost(paused, zone):
     settle(zone, 103)
     paused.refresh_from_db()
     bid = Bid.objects.get(pk=paused.bid_id)
+    assert bid.payment_micros is not None
     kept = bid.payment_micros - bid.refund_micros
     assert kept == 156_268
     assert find_price_left(paused) == 5_000_000 - kept

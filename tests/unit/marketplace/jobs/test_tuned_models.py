@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from django.test import TestCase
 from safetensors.numpy import load as load_arrays
 from safetensors.torch import load
 
@@ -24,9 +23,10 @@ from marketplace.api.market.asked_bids import (
     read_files_of_all,
 )
 from marketplace.api.openai.names import name_tuned_model
-from marketplace.auction.bidding.measure import measure_job
+from marketplace.auction.bidding.measure import MeasuredJob, measure_job
 from marketplace.auction.bidding.place import NewBid, draft_bid, ensure_beginning
 from marketplace.auction.bidding.start_from import find_beginning
+from marketplace.auction.models import Bid
 from marketplace.common.errors import UserError
 from marketplace.jobs import adapter_files, tuned_models
 from marketplace.jobs.downloads import get_checkpoint
@@ -223,7 +223,7 @@ def test_a_job_keeps_so_many_checkpoints_as_models_and_no_more(owner, job, monke
 
 
 def test_the_model_of_a_checkpoint_that_is_gone_counts_until_it_is_deleted(
-    owner, job, monkeypatch, settings, tmp_path
+    owner, job, monkeypatch, settings, tmp_path, django_capture_on_commit_callbacks
 ):
     settings.MEDIA_ROOT = tmp_path
     monkeypatch.setattr(tuned_models, "MODELS_KEPT", 1)
@@ -239,13 +239,15 @@ def test_the_model_of_a_checkpoint_that_is_gone_counts_until_it_is_deleted(
     assert caught.value.code == "too_many_checkpoint_models"
     day = CHECKPOINT_MODELS_KEPT_FOR
     assert delete_checkpoint_models(now=NOW + day) == 0
-    with TestCase.captureOnCommitCallbacks(execute=True):
+    with django_capture_on_commit_callbacks(execute=True):
         assert delete_checkpoint_models(now=NOW + day + timedelta(seconds=1)) == 1
     first.refresh_from_db()
     assert (first.file.name, first.deleted_at) == ("", NOW + day + timedelta(seconds=1))
     assert not file.exists()
     assert delete_checkpoint_models(now=NOW + 2 * day) == 0
-    assert find(owner, job, 6).take_artifact(now=NOW + 2 * day).checkpoint.step == 6
+    written = find(owner, job, 6).take_artifact(now=NOW + 2 * day).checkpoint
+    assert written is not None
+    assert written.step == 6
 
 
 def test_a_checkpoints_model_stays_while_it_is_current_used_needed_or_served(owner, job):
@@ -278,7 +280,7 @@ def test_a_checkpoints_model_stays_while_a_bid_for_it_waits(owner, job):
     artifact = find(owner, job, 4).take_artifact(now=NOW)
     late = NOW + timedelta(days=30)
     asked = replace(ask_bid(owner, job), deadline_at=late + timedelta(minutes=5))
-    assert draft_bid(asked, now=late).start.artifact_id == artifact.pk
+    assert start_of(draft_bid(asked, now=late)).artifact_id == artifact.pk
     Checkpoint.objects.filter(step=4).update(file="")
     assert delete_checkpoint_models(now=late + timedelta(hours=1)) == 0
     assert delete_checkpoint_models(now=late + timedelta(days=2)) == 1
@@ -361,16 +363,21 @@ def ask_bid(owner, job, *, price=1_000_000) -> NewBid:
     )
 
 
+def start_of(asked: Bid | MeasuredJob) -> Start:
+    assert asked.start is not None
+    return asked.start
+
+
 def test_a_quote_writes_no_adapter_and_a_bid_that_can_be_paid_does(owner, job):
     checkpoint = market.checkpoint(job, step=4)
-    measured = measure_job(ask_bid(owner, job), now=NOW)
-    assert (measured.start.job_id, measured.start.artifact_id) == (job.pk, "")
+    start = start_of(measure_job(ask_bid(owner, job), now=NOW))
+    assert (start.job_id, start.artifact_id) == (job.pk, "")
     assert not Artifact.everything.exists()
     bid = draft_bid(ask_bid(owner, job), now=NOW)
     artifact = Artifact.everything.get(checkpoint=checkpoint)
-    assert bid.start.artifact_id == artifact.pk
+    assert start_of(bid).artifact_id == artifact.pk
     # Once it is written, a quote names it.
-    assert measure_job(ask_bid(owner, job), now=NOW).start.artifact_id == artifact.pk
+    assert start_of(measure_job(ask_bid(owner, job), now=NOW)).artifact_id == artifact.pk
     assert not Hold.objects.filter(organisation=owner, reference__startswith="check").exists()
 
 
@@ -404,7 +411,7 @@ def test_a_bid_may_name_what_it_continues_as_openais_clients_do(owner, job):
     long_name = name_tuned_model(job, suffix="a b", checkpoint=checkpoint)
     assert long_name.count(":") > 3
     asked = replace(ask_bid(owner, job), model=long_name)
-    assert measure_job(asked, now=NOW).start.job_id == job.pk
+    assert start_of(measure_job(asked, now=NOW)).job_id == job.pk
     other = builders.organisation(usd="5")
     for name in (f"{long_name}0", f"ft:{job.zone.name}:x:{'0' * 26}", "ft:none"):
         with pytest.raises(UserError) as caught:
