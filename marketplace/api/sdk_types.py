@@ -49,6 +49,8 @@ class Route:
     path: str
     #: It is done once under an idempotency key.
     takes_key: bool = False
+    #: A list that comes in pages: its query has ``limit`` and ``after``.
+    is_paged: bool = False
     #: It answers with a file or a stream, not with JSON.
     is_file: bool = False
     #: Member of the form that a file goes along as.
@@ -111,6 +113,7 @@ def render_sdk_operations() -> str:
         names = [parameter["name"] for parameter in operation.get("parameters", ())]
         told = [json.dumps(method.upper()), json.dumps(path)]
         told += ["takes_key=True"] if IDEMPOTENCY_KEY in names else []
+        told += ["is_paged=True"] if "limit" in names else []
         told += ["is_file=True"] if _is_file(operation) else []
         member = _find_file_member(operation)
         told += [] if member == "file" else [f"file_member={json.dumps(member)}"]

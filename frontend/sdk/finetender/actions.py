@@ -8,12 +8,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from string import Formatter
-from typing import Any
+from typing import Any, cast
 
 from finetender.operation_list import OPERATIONS
 from finetender.output import open_client, print_json, print_table
 from finetender.progress import say
 
+#: Characters of a list that is shown whole.
+_LONGEST_LINE = 500
 _Options = Mapping[str, Mapping[str, Any]]
 
 
@@ -25,7 +27,7 @@ class Action:
     help: str
     #: Members that are shown of each item, where the answer is a list.
     shows: tuple[str, ...] = ()
-    #: The member that holds the list; a page's has more pages.
+    #: The member that holds the list.
     items: str = "data"
     #: Arguments that are members of the request, and of the query.
     members: _Options = field(default_factory=dict[str, Mapping[str, Any]])
@@ -36,7 +38,7 @@ class Action:
 
     @property
     def is_page(self) -> bool:
-        return bool(self.shows) and self.items == "data"
+        return bool(self.shows) and OPERATIONS[self.operation].is_paged
 
 
 def add_arguments(parser: argparse.ArgumentParser, action: Action) -> None:
@@ -101,8 +103,11 @@ def _show_list(action: Action, page: Mapping[str, Any]) -> None:
 
 
 def show_members(value: Mapping[str, Any]) -> None:
-    """Print an answer's members that say something, a line each."""
+    """Print an answer's members that say something, a line each; of a long list only its length."""
     for name, member in value.items():
-        if member not in (None, "", [], {}):
-            text = member if isinstance(member, str) else json.dumps(member)
-            say(f"{name}: {text}")
+        if member in (None, "", [], {}):
+            continue
+        text = member if isinstance(member, str) else json.dumps(member)
+        if isinstance(member, list) and len(text) > _LONGEST_LINE:
+            text = f"{len(cast(list[Any], member))}, which --json shows"
+        say(f"{name}: {text}")

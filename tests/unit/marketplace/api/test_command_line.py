@@ -13,6 +13,7 @@ from pathlib import Path
 import finetender
 import pytest
 from finetender.operations import file_parts
+from finetender.resources import RESOURCES
 
 from marketplace.common import clock
 from marketplace.jobs.models import Artifact, Dataset, EventKind, Job, JobStatus, UploadPart
@@ -44,6 +45,16 @@ def test_webhooks_are_added_tried_and_deleted(access, capsys):
     assert (code, json.loads(told)["error"]["kind"]) == (4, "NotFoundError")
     code, told = run(capsys, "webhooks", "add", url, "--event", "job.eaten", "--json")
     assert (code, json.loads(told)["error"]["exit_code"]) == (5, 5)
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_each_resource_is_shown_where_only_its_name_is_given(
+    resource, access, tokenizer_zone, capsys
+):
+    code, told = run(capsys, resource, "--json")
+    assert code == 0, told
+    if resource == "zones":
+        assert [zone["name"] for zone in json.loads(told)["data"]] == [tokenizer_zone.name]
 
 
 def test_data_are_uploaded_listed_shown_and_deleted(access, tokenizer_zone, rows, capsys):
@@ -214,8 +225,8 @@ def test_a_receipt_is_checked_without_trust_in_the_market(
     proof = tmp_path / f"{bid.id}.proof.json"
     assert (code, proof.exists()) == (0, True), told
     assert "WRONG" not in told
-    payment = f"{int(bid.payment * 1_000_000):g}"
-    assert f"It won: the price is {payment}, the bid 5e+06." in told
+    payment = f"{bid.payment:.6f}".rstrip("0")
+    assert f"It won: the price is ${payment}, the bid $5.00." in told
     assert run(capfd, "receipt", "verify", str(proof), "--limit", "6")[0] == 1
     assert run(capfd, "receipt", "verify", str(proof), "--key", "00" * 32)[0] == 1
     key = json.loads(proof.read_text())["receipt"]["public_key"]
