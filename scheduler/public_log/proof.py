@@ -181,7 +181,7 @@ def _judge_settled(
     if seal_arrival(event) != signed.receipt.sealed:
         return Step(False, f"Entry {at} decided another bid than was received.")
     outcome = settled["outcome"]
-    said = f"admitted at {outcome['payment']:g}" if outcome["admitted"] else "refused"
+    said = f"admitted at {_dollars(outcome['payment'])}" if outcome["admitted"] else "refused"
     return Step(True, f"Entry {at} decided it: {said}.")
 
 
@@ -196,10 +196,14 @@ def _check_limit(proof: Mapping[str, Any], own: Mapping[str, Any], limit: float 
     published = own["event"]["task"]["bid_commitment"]
     opens = compute_commitment(bid=opening["bid"], salt=opening["salt"]) == published
     if limit is None:
-        return Step(opens, f"The bid of {opening['bid']:g} opens the public commitment to it.")
+        return Step(
+            opens, f"The bid of {_dollars(opening['bid'])} opens the public commitment to it."
+        )
     fits = compute_commitment(bid=limit, salt=opening["salt"]) == published
-    text = f"Your bid of {limit:g} is what was committed to."
-    return Step(opens and fits, text if opens and fits else f"Another bid than {limit:g} stands.")
+    text = f"Your bid of {_dollars(limit)} is what was committed to."
+    return Step(
+        opens and fits, text if opens and fits else f"Another bid than {_dollars(limit)} stands."
+    )
 
 
 def _check_private(proof: Mapping[str, Any], own: Mapping[str, Any]) -> Step:
@@ -229,13 +233,18 @@ def _check_outcome(own: Mapping[str, Any], entries: Sequence[Any], *, bid: float
         return Step(whole == [True], f"The bids of {bundle} were decided as one.")
     if outcome["admitted"]:
         payment = outcome["payment"]
-        return Step(bid > payment, f"It won: the price is {payment:g}, the bid {bid:g}.")
+        return Step(
+            bid > payment, f"It won: the price is {_dollars(payment)}, the bid {_dollars(bid)}."
+        )
     if outcome["refusal"] != "price":
         return Step(True, f"It lost, and not by its price: {outcome['refusal']}.")
     price = outcome["winning_price"]
     if price is None:
         return Step(False, "It lost by its price, and no price is given.")
-    return Step(bid <= price, f"It lost: more than {price:g} would have won, the bid was {bid:g}.")
+    return Step(
+        bid <= price,
+        f"It lost: more than {_dollars(price)} would have won, the bid was {_dollars(bid)}.",
+    )
 
 
 def _check_chain(entries: Sequence[Mapping[str, Any]]) -> Step:
@@ -296,3 +305,9 @@ def _check_signature(signed: SignedHead, keys: Collection[str]) -> Step:
         return Step(False, f"It is signed by {key}, which is none of the keys given.")
     told = "one of those given" if keys else "compare it with the market's published ones"
     return Step(True, f"It is signed by the key {key}: {told}.")
+
+
+def _dollars(micros: float) -> str:
+    """An amount as people write it: to the cent at least, to the micro-dollar at most."""
+    whole, _, part = f"{micros / 1_000_000:.6f}".partition(".")
+    return f"${whole}.{part.rstrip('0'):0<2}"

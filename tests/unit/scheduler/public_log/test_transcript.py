@@ -190,8 +190,9 @@ def test_a_receipt_is_looked_up_in_the_log() -> None:
     data = signed_head_to_json(sign(2, received["hash"], Receipt("first", seal(FIRST))))
     found = check_receipt(data, LINES, keys=[PUBLIC])
     assert (found.ok, found.zone, found.bid_id) == (True, "a", "first")
-    price = json.loads(LINES[3])["outcome"]["payment"]
-    assert found.steps[-1].text == f"Entry 3 decided it: admitted at {price:g}."
+    # Less than a micro-dollar, to its nearest one.
+    assert json.loads(LINES[3])["outcome"]["payment"] == 0.8
+    assert found.steps[-1].text == "Entry 3 decided it: admitted at $0.000001."
     assert check_receipt(data, LINES[:3]).steps[-1].text == (
         "The log does not say yet what became of it."
     )
