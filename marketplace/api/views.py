@@ -209,7 +209,7 @@ class MarketView(APIView):
         known = [one.name for one in self.queries.get("GET" if method == "HEAD" else method, ())]
         unknown = sorted(set(self.request.query_params) - set(known))
         if unknown and not self.takes_any_query and method in self.allowed_methods:
-            there = f"there are {', '.join(known)}" if known else "there is none"
+            there = f"there are {', '.join(known)}" if known else "this address takes none"
             raise UserError(
                 "unknown_parameter",
                 f"There is no parameter {unknown[0][:60]!r} here; {there}.",

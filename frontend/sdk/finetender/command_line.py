@@ -24,7 +24,8 @@ class Parser(argparse.ArgumentParser):
     """Refuses wrong arguments as all else is refused, so that ``--json`` prints it as JSON."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. {self.format_usage().strip()}")
+        usage = " ".join(self.format_usage().split())
+        raise UsageError(f"{message}. {usage}")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -17,7 +17,11 @@ from finetender.settings import find_access
 
 def join_node(arguments: Sequence[str]) -> int:
     """``python -m workers join`` with the market that was signed in to, unless one is given."""
-    _require("workers", "pip install '.[worker]'")
+    if find_spec("workers") is None:
+        raise UsageError(
+            "This needs the node's package beside this one: install it into this environment by "
+            "the first of the lines that 'finetender nodes token' prints, or join by these lines."
+        )
     given = list(arguments)
     if not any(argument.split("=")[0] == "--url" for argument in given):
         with suppress(UsageError):

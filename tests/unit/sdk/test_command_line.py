@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from finetender import local_programs
 from finetender.__main__ import main
 from finetender.access_commands import SHELLS
+from finetender.actions import show_members
 from finetender.command_line import build_parser
 from finetender.resources import RESOURCES
 
@@ -64,6 +68,7 @@ def test_arguments_that_are_none_are_refused_as_json(
     error = json.loads(told.out)["error"]
     assert (error["kind"], error["exit_code"], told.err) == ("UsageError", 2, "")
     assert "usage: finetender" in error["detail"]
+    assert "  " not in error["detail"]
 
 
 def test_a_resource_without_a_verb_is_listed() -> None:
@@ -116,3 +121,45 @@ def test_bash_completes_commands_options_choices_and_files(
     )
     found: set[Any] = {each.strip() for each in done.stdout.splitlines() if each.strip()}
     assert found == expected, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not on this machine")
+def test_fish_completes_verbs_options_choices_and_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["completion", "fish"])
+    (tmp_path / "complete.fish").write_text(capsys.readouterr().out)
+    (tmp_path / "job.yaml").touch()
+    for line, expected in (
+        ("finetender webhooks re", {"replay"}),
+        ("finetender export JOB gguf", {"gguf-f16", "gguf-q8_0"}),
+        ("finetender logs --fol", {"--follow"}),
+        ("finetender run job", {"job.yaml"}),
+    ):
+        done = subprocess.run(
+            ["fish", "-c", f"source complete.fish; complete -C '{line}'"],
+            cwd=tmp_path,
+            env=os.environ | {"HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert {each.split("\t")[0] for each in done.stdout.splitlines()} == expected, done.stderr
+
+
+def test_of_a_long_list_its_length_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [{"slot": slot, "node": "node_1"} for slot in range(60)]
+    show_members({"id": "ftjob-1", "plan": cells, "few": [1, 2], "none": [], "empty": None})
+    assert capsys.readouterr().out.splitlines() == [
+        "id: ftjob-1",
+        "plan: 60, which --json shows",
+        "few: [1, 2]",
+    ]
+
+
+def test_a_node_is_joined_with_its_own_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local_programs, "find_spec", lambda _name: None)
+    assert main(["nodes", "join", "--quick"]) == 2
+    assert "finetender nodes token" in capsys.readouterr().err

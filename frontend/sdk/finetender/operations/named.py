@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -74,8 +75,11 @@ def build_file_path(operation: str, values: Mapping[str, Any]) -> str:
 def _find_route(operation: str) -> Route:
     found = OPERATIONS.get(operation)
     if found is None:
-        names = ", ".join(OPERATIONS)
-        raise UsageError(f"There is no operation {operation!r}; there are {names}.")
+        near = get_close_matches(operation, OPERATIONS, n=3, cutoff=0.0)
+        raise UsageError(
+            f"There is no operation {operation!r}; the nearest are {', '.join(near)}. "
+            "The market's documentation lists all of them, under docs/operations."
+        )
     return found
 
 

@@ -196,7 +196,7 @@ def test_every_operation_is_reached_by_its_name(access, lane, tokenizer_zone, ro
         assert event["kind"] == "opened"
         with pytest.raises(finetender.UsageError, match="needs job_id"):
             client.call("jobs_read")
-        with pytest.raises(finetender.UsageError, match="there are archive_read"):
+        with pytest.raises(finetender.UsageError, match="the nearest are "):
             client.call("jobs_reed")
         with pytest.raises(finetender.UsageError, match="download_file"):
             client.call("archive_read")
