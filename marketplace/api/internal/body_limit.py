@@ -89,6 +89,15 @@ class Allowance:
 
 
 SHORT = Allowance(ANONYMOUS_BYTES)
+#: Of a program without a key that works: it is told so, not that its file is too large.
+KEYLESS = Allowance(
+    ANONYMOUS_BYTES,
+    status=401,
+    code="invalid_api_key",
+    advice="What is longer needs an API key that works here; none came, or one that does not.",
+)
+#: Addresses of programs.
+_PROGRAMS = ("/api/", "/v1/")
 
 
 class BodyLimitMiddleware:
@@ -195,7 +204,7 @@ async def _find_allowance(scope: Message, headers: Headers) -> Allowance | None:
         return await run_in_thread(lambda: _find_delivery_allowance(path))
     sender = None if _is_short(headers) else await run_in_thread(lambda: _find_sender(headers))
     if sender is None:
-        return SHORT
+        return KEYLESS if path.startswith(_PROGRAMS) else SHORT
     if path in UPLOADS:
         return Allowance(settings.UPLOAD_BYTES_MAX + FORM_BYTES, sender)
     if part := _PARTS.fullmatch(path):
