@@ -74,3 +74,4 @@ def test_the_blocks_of_all_guides_run(market: Market, tmp_path: Path) -> None:
     assert "guide" in said["running-a-node bash"]
     assert "snapshot" in said["websockets python"]
     assert '"ok": true' in said["verify-the-auction bash"]
+    assert "signed by the key" in said["verify-the-auction bash"]

@@ -18,7 +18,7 @@ from finetender.output import open_client, print_json, read_price, show_moment, 
 from finetender.progress import choose_view, draw_bar, say
 from finetender.result_commands import write_vllm_line
 from finetender.terms import AdapterSettings, TrainingSettings
-from finetender.values import Bid, ExpressAnswer, Job, JobEvent
+from finetender.values import Bid, ExpressAnswer, ExpressQuote, Job, JobEvent
 
 
 def _read_settings(chosen: argparse.Namespace) -> tuple[AdapterSettings, TrainingSettings]:
@@ -260,8 +260,18 @@ def _show_express_prices(client: Client, chosen: argparse.Namespace) -> None:
         print_json(quote.raw)
         return
     say(f"Data {quote.dataset_id}, zone {quote.zone}")
-    for slo_s, price in quote.prices:
-        say(f"  within {slo_s:.1f} s: ${price:f}")
+    for line in describe_express_prices(quote):
+        say(f"  {line}")
+
+
+def describe_express_prices(quote: ExpressQuote) -> list[str]:
+    """What each time would cost, or why none is sold."""
+    if not quote.prices:
+        needed, longest = quote.least_slo_s, quote.raw["longest_slo_s"]
+        told = f"the job takes up to {needed:.0f} s, and the lane promises {longest:.0f} s at most"
+        why = told if needed > longest else "the lane's seats are taken"
+        return [f"No price: {why}. Place a bid instead."]
+    return [f"within {slo_s:.1f} s: ${price:f}" for slo_s, price in quote.prices]
 
 
 def describe_lookup(answer: ExpressAnswer) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from finetender.calls import Answer, Pause
-from finetender.commands import describe_lookup, describe_refusal
+from finetender.commands import describe_express_prices, describe_lookup, describe_refusal
 from finetender.operations.express import LOOKUP_LOOKS, await_lookup
-from finetender.values import ExpressAnswer
+from finetender.values import ExpressAnswer, ExpressQuote
 
 NO = {
     "id": "express_1",
@@ -33,6 +33,24 @@ NO = {
 )
 def test_a_no_says_what_else_there_is_or_why(answer, words):
     assert describe_refusal(ExpressAnswer.read(NO | answer), 60.0) == words
+
+
+@pytest.mark.parametrize(
+    ("least_slo_s", "prices", "line"),
+    [
+        (50.0, [{"slo_s": 60.0, "price": "0.12"}], "within 60.0 s: $0.12"),
+        (50.0, [], "No price: the lane's seats are taken. Place a bid instead."),
+        (
+            200.0,
+            [],
+            "No price: the job takes up to 200 s, and the lane promises 180 s at most. "
+            "Place a bid instead.",
+        ),
+    ],
+)
+def test_prices_are_listed_or_it_is_said_why_there_is_none(least_slo_s, prices, line):
+    raw = {"zone": "z", "least_slo_s": least_slo_s, "longest_slo_s": 180.0, "prices": prices}
+    assert describe_express_prices(ExpressQuote.read(raw, dataset_id="ds_1")) == [line]
 
 
 LOOKUP = {"candidates": 9, "seconds": 0.731, "own_loss": 2.5, "loss": 1.25, "is_from_bank": True}
