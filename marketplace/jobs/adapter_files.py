@@ -199,7 +199,8 @@ def _write_card(job: Job, checkpoint: Checkpoint | None) -> str:
         "First and last training loss": _format_pair(job.first_train_loss, at.train_loss),
         "Validation loss before and after": _format_pair(job.valid_loss_before, at.valid_loss),
     }
-    if checkpoint is None:
+    # A node stores the adapter before it says how many tokens its last slice trained on.
+    if checkpoint is None and job.trained_tokens:
         facts["Tokens trained"] = job.trained_tokens
     if job.dataset.format == DataFormat.CLASSIFICATION:
         facts["Labels, by number"] = ", ".join(list_labels(job.dataset))
@@ -215,9 +216,9 @@ def _write_use(job: Job, base: BaseModelRef) -> str:
     adapter, name = job.terms.adapter, name_base(base.source)
     lines = ["", "## Use", "", f"`AutoPeftModel` and others load it where `{name}` is found."]
     if base.source.startswith("bundled:"):
-        lines[-1] += (
-            f" The market gives that folder: `finetender api zones_base zone_name={job.zone.name}`."
-        )
+        fetch = f"finetender api zones_base zone_name={job.zone.name} --output base.tar"
+        lines[-1] += " The market gives that folder:"
+        lines += ["", f"    {fetch} && tar xf base.tar", ""]
     vllm = build_vllm_line(job, folder=".")
     if vllm is not None:
         lines += ["", f"    {vllm}", ""]
