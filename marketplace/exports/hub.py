@@ -66,9 +66,14 @@ def ask_push(
         )
     if export is None and not Artifact.objects.filter(job=job).exists():
         raise Conflict("no_adapter", f"The job is {job.status}; it has no adapter to push.")
+    # Loaded where it is used; as attributes of the package these are there only once something
+    # else has loaded them.
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
     try:
-        huggingface_hub.utils.validate_repo_id(repository)
-    except huggingface_hub.errors.HFValidationError:
+        validate_repo_id(repository)
+    except HFValidationError:
         repository = ""
     if repository.count("/") != 1 or len(repository) > REPOSITORY_CHARS_MAX:
         raise UserError(
@@ -116,9 +121,11 @@ def send_push(_work: HeldWork, push: HubPush) -> str:
     WorkFailed
         Finally where the hub refuses.
     """
+    from huggingface_hub.errors import HfHubHTTPError
+
     try:
         return _push(push)
-    except huggingface_hub.errors.HfHubHTTPError as error:
+    except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
         raise WorkFailed(
             f"The hub answered {status or 'nothing'}: {error.server_message or 'no reason'}.",
