@@ -21,6 +21,7 @@ from pathlib import Path
 
 # Loads what is asked of it when it is asked, as a process that reads no hub never does.
 import huggingface_hub
+import huggingface_hub.errors
 
 import workers.protocol
 from marketplace.common.errors import NotFound, UserError

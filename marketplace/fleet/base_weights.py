@@ -51,7 +51,9 @@ class StoredTensor:
     @property
     def is_far(self) -> bool:
         """Whether it is read by ranges from the hub."""
-        return isinstance(self.file, huggingface_hub.hf_file_system.HfFileSystemFile)
+        from huggingface_hub.hf_file_system import HfFileSystemFile
+
+        return isinstance(self.file, HfFileSystemFile)
 
     def read_row(self, row: int) -> np.ndarray:
         """One row in float32."""
