@@ -9,7 +9,10 @@ from marketplace.payments.models import Distribution, Entry, EntryKind
 
 
 def find_wrong_shares(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
-    """References of holds whose distribution is another than its entry says, or is missing."""
+    """References of holds whose distribution is another than its entry says, or is missing.
+
+    One that has no entry is found by the whole check only: nothing sealed leads to it.
+    """
     booked = entries.filter(kind=EntryKind.DISTRIBUTION)
     rows = Distribution.objects.filter(hold__reference=OuterRef("reference"))
     missing = booked.filter(~Exists(rows)).order_by("pk").values_list("reference", flat=True)
@@ -18,6 +21,15 @@ def find_wrong_shares(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str,
     if not is_whole:
         shared = shared.filter(hold__reference__in=booked.values("reference"))
     noted = cast("Iterable[Any]", shared.select_related("hold").order_by("pk").iterator())
-    # Where nothing was left to be shared out there is no entry.
-    wrong = (row.hold.reference for row in noted if row.said not in (None, row.described))
-    return (*missing, *wrong)
+    return (*missing, *(row.hold.reference for row in noted if not _is_right(row, row.said)))
+
+
+def _is_right(row: Distribution, said: str | None) -> bool:
+    """Whether a distribution is what its entry says of it.
+
+    There is none where nothing was left to be shared out: then all went back, and the market bore
+    nothing.
+    """
+    if said is not None:
+        return row.described == said
+    return row.hold.distributed_at is not None and row.is_empty

@@ -197,6 +197,18 @@ class Distribution(models.Model):
         return f"{self.asks_micros} of {self.hold_id}"
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nobody earned or kept anything of it, and the market bore nothing."""
+        moved = (
+            self.asks_micros - self.asks_returned_micros,
+            self.asks_kept_micros,
+            self.borne_pay_micros,
+            self.borne_credit_micros,
+            self.borne_vendor_micros,
+        )
+        return not any(moved) and self.at_fault_id is None
+
+    @property
     def described(self) -> str:
         """All of it but the time, in micro-dollars: the memo of the entry that booked it."""
         parts = {

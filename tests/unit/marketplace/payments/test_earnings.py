@@ -9,7 +9,7 @@ from marketplace.common.errors import Conflict, NotFound
 from marketplace.payments.earning_sums import find_wrong_sums
 from marketplace.payments.ledger_checks import SharedAsks, check_ledger, check_recent
 from marketplace.payments.maturity import mature_earnings
-from marketplace.payments.models import Distribution, Earning, EarningKind, EarningSum
+from marketplace.payments.models import Distribution, Earning, EarningKind, EarningSum, Hold
 from marketplace.payments.selectors import (
     Earnings,
     get_earnings,
@@ -237,6 +237,36 @@ def test_the_checks_find_a_payment_that_was_shared_out_otherwise(
     alter_row(change)
     assert check_recent().wrong_shares == check_ledger().wrong_shares == ("bid_1",)
     assert not check_ledger().balanced
+
+
+@pytest.mark.parametrize(
+    ("noted", "is_found"),
+    [
+        ({}, False),
+        ({"asks_micros": 5, "asks_returned_micros": 5}, False),
+        # Uses up what the market bears a day for a provider.
+        ({"at_fault": True, "borne_credit_micros": 5}, True),
+        ({"at_fault": True}, True),
+        # These hide each other from the sum of the parts.
+        ({"asks_returned_micros": 5, "borne_pay_micros": 5}, True),
+        ({"asks_micros": 5, "asks_kept_micros": 5}, True),
+    ],
+)
+@pytest.mark.parametrize("is_shared_out", [True, False])
+def test_the_whole_check_finds_a_distribution_that_no_entry_booked(
+    owner, provider, noted, is_found: bool, is_shared_out: bool
+) -> None:
+    refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="All", now=NOW)
+    hold = Hold.objects.get(reference="bid_1")
+    if is_shared_out:
+        Hold.objects.filter(pk=hold.pk).update(distributed_at=NOW)
+    unpaid = dict.fromkeys(("asks_micros", "asks_returned_micros", "borne_pay_micros"), 0)
+    unpaid["borne_credit_micros"] = 0
+    terms = unpaid | noted | {"at_fault": provider if noted.get("at_fault") else None}
+    Distribution.objects.create(hold=hold, made_at=NOW, **terms)
+    is_found = is_found or not is_shared_out
+    assert check_ledger().wrong_shares == (("bid_1",) if is_found else ())
+    assert check_ledger().balanced is not is_found
 
 
 @pytest.mark.parametrize(
