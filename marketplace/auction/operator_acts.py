@@ -18,6 +18,7 @@ from marketplace.common.money import format_usd_exact
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, FaultOf, Job
 from marketplace.jobs.services import add_job_event, fail_job, request_job_replan
+from marketplace.payments.chargebacks import measure_repayable
 from marketplace.payments.selectors import measure_refundable
 from marketplace.payments.services import refund_charge
 
@@ -80,7 +81,8 @@ def refund_by_operator(
 ) -> bool:
     """Give back a part of what a job cost, after it was settled; the market bears it.
 
-    What its nodes earned stays theirs. The same reason and amount twice is one refund.
+    What its nodes earned stays theirs. The same reason and amount twice is one refund. What the
+    bank of the card took back is not given back a second time.
 
     Returns
     -------
@@ -95,7 +97,8 @@ def refund_by_operator(
         ``invalid_reason`` or ``invalid_amount``.
     Conflict
         ``not_settled``: the job runs, or its money is still being moved; ``not_charged``;
-        ``refund_exceeds_charge``; ``reference_reused``: the same reason with another amount.
+        ``refund_exceeds_charge``; ``payment_charged_back``; ``reference_reused``: the same reason
+        with another amount.
     """
     check_operator(refunded_by)
     _check_other(refunded_by, bid.organisation_id)
@@ -113,6 +116,7 @@ def refund_by_operator(
                 "its money back, cancel it.",
             )
         left = measure_refundable(hold_reference=bid.hold_reference)
+        repayable = measure_repayable(hold_reference=bid.hold_reference)
         refund_charge(
             hold_reference=bid.hold_reference,
             amount_micros=amount_micros,
@@ -121,6 +125,13 @@ def refund_by_operator(
         )
         is_new = measure_refundable(hold_reference=bid.hold_reference) < left
         if is_new:
+            if amount_micros > repayable:
+                raise Conflict(
+                    "payment_charged_back",
+                    f"Only {format_usd_exact(repayable)} can go back: the bank of the card took "
+                    "back what is left of the price.",
+                    extra={"left_micros": repayable},
+                )
             add_job_event(
                 job=job,
                 kind=EventKind.REFUNDED,

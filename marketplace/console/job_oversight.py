@@ -23,8 +23,9 @@ from marketplace.common.money import format_usd_exact, to_micros
 from marketplace.console.queries_in_address import read_text
 from marketplace.fleet.selectors import slot_ends_at, slot_starts_at
 from marketplace.jobs.models import EventKind, Job, JobStatus, Slice
+from marketplace.payments.chargebacks import measure_repayable
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import list_entries, measure_refundable
+from marketplace.payments.selectors import list_entries
 from marketplace.web.views.job_page import describe_money, describe_progress
 from marketplace.web.views.requests import PageRequest, operator_page, show_refusal
 
@@ -129,7 +130,7 @@ def _list_plans(bid: Bid) -> list[dict[str, Any]]:
 def _find_refundable(job: Job, bid: Bid) -> int:
     """What an operator may give back now; nothing before the job's money is settled."""
     settled = job.settled_at is not None and bid.rent_due_micros is None
-    return measure_refundable(hold_reference=bid.hold_reference) if settled else 0
+    return measure_repayable(hold_reference=bid.hold_reference) if settled else 0
 
 
 @operator_page

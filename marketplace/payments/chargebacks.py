@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from django.db import transaction
 from django.db.models import Q, Sum
 from django.db.models.functions import Coalesce
 
@@ -17,8 +18,10 @@ from marketplace.payments.models import (
     CardPayment,
     Chargeback,
     EntryKind,
+    Freeze,
     Posting,
 )
+from marketplace.payments.selectors import find_card_payment_of, measure_refundable
 from marketplace.payments.self_dealing import list_returnable, take_back_earnings
 from marketplace.payments.stripe_doubts import ChargebackState
 
@@ -27,8 +30,9 @@ def record_chargeback(state: ChargebackState, *, now: datetime) -> Chargeback | 
     """Book a chargeback as it stands; saying it again changes nothing. Call in a transaction.
 
     While the bank decides, the market bears the amount and the organisation may not bid. A lost one
-    is paid by the wallet as far as it goes; the organisation stays frozen for the rest. An inquiry
-    moves no money and books nothing, unless it becomes a chargeback later.
+    is paid by the wallet as far as it goes; the organisation stays frozen for the rest, which
+    ``collect_lost_payments`` takes of what comes into the wallet. An inquiry moves no money and
+    books nothing, unless it becomes a chargeback later.
     """
     found = CardPayment.objects.filter(gateway_id=state.intent_id).values_list("pk", flat=True)
     payment_id = found.first()
@@ -72,6 +76,75 @@ def record_chargeback(state: ChargebackState, *, now: datetime) -> Chargeback | 
     return chargeback
 
 
+def measure_repayable(*, hold_reference: str) -> int:
+    """Micro-dollars of a charge that went back neither from the market nor from a card's bank."""
+    payment = find_card_payment_of(hold_reference=hold_reference)
+    contested = 0 if payment is None else measure_contested(payment)
+    return max(0, measure_refundable(hold_reference=hold_reference) - contested)
+
+
+def measure_contested(payment: CardPayment) -> int:
+    """Micro-dollars of a payment that a bank took back and its organisation did not pay since.
+
+    Whoever gets them back a second time has had the work for nothing, and the price beside it.
+    """
+    taken = payment.chargebacks.exclude(won=True)
+    return sum(one.amount_cents * MICROS_PER_CENT - sum_collected(one) for one in taken)
+
+
+def collect_lost_payments(*, now: datetime) -> int:
+    """Pay lost chargebacks out of wallets into which money came since, such as refunds; how many.
+
+    What is owed is taken for as long as the freeze for it lasts: an operator who lifts that lets
+    the organisation have its money.
+    """
+    frozen = Freeze.objects.filter(ended_at=None)
+    lost = Chargeback.objects.filter(won=False, pk__in=frozen.values("reference"))
+    return sum(_collect(pk, now=now) for pk in lost.order_by("pk").values_list("pk", flat=True))
+
+
+def _collect(chargeback_id: str, *, now: datetime) -> bool:
+    with transaction.atomic():
+        payment = lock_payment(Chargeback.objects.get(pk=chargeback_id).payment_id)
+        # Its appeal may have been won, or the freeze lifted.
+        chargeback = Chargeback.objects.get(pk=chargeback_id)
+        is_frozen = Freeze.objects.filter(reference=chargeback_id, ended_at=None).exists()
+        if chargeback.won is not False or not is_frozen:
+            return False
+        wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
+        locked = lock_wallet(payment.organisation_id)
+        collected = sum_collected(chargeback)
+        owed = chargeback.amount_cents * MICROS_PER_CENT - collected
+        part = min(owed, locked[wallet.organisation_id, wallet.kind].balance_micros)
+        if part <= 0:
+            return False
+        post_entry(
+            kind=EntryKind.CHARGEBACK_CLOSED,
+            reference=f"{chargeback.pk}:{collected}",
+            amounts={wallet: -part, house(AccountKind.CHARGEBACKS): part},
+            locked=locked,
+            now=now,
+            memo="Taken back by the bank",
+        )
+        if part == owed:
+            end_freeze(reference=chargeback.pk, now=now)
+    return True
+
+
+def sum_collected(chargeback: Chargeback) -> int:
+    """Micro-dollars that were paid for a chargeback: by the wallet, and by own earnings."""
+    name = chargeback.pk
+    later = Q(
+        entry__kind__in=(EntryKind.CHARGEBACK_CLOSED, EntryKind.PAY_RETURN),
+        entry__reference__startswith=f"{name}:",
+    )
+    paid = Posting.objects.filter(
+        Q(entry__kind=EntryKind.CHARGEBACK_CLOSED, entry__reference=name) | later,
+        account__kind=AccountKind.CHARGEBACKS,
+    )
+    return paid.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+
+
 def _win_appeal(
     chargeback: Chargeback, payment: CardPayment, amount: int, *, now: datetime
 ) -> None:
@@ -79,13 +152,7 @@ def _win_appeal(
 
     What the buyer had earned from itself comes back as its money, as the part that it did not owe.
     """
-    taken_back = Q(
-        entry__kind=EntryKind.PAY_RETURN, entry__reference__startswith=f"{chargeback.pk}:"
-    )
-    paid = Posting.objects.filter(
-        Q(entry__kind=EntryKind.CHARGEBACK_CLOSED, entry__reference=chargeback.pk) | taken_back,
-        account__kind=AccountKind.CHARGEBACKS,
-    ).aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+    paid = sum_collected(chargeback)
     post_entry(
         kind=EntryKind.CHARGEBACK_CLOSED,
         reference=f"{chargeback.pk}:appeal",

@@ -15,6 +15,7 @@ from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.card_limits import find_refund_problem
 from marketplace.payments.card_refunds import add_refund
+from marketplace.payments.chargebacks import measure_contested
 from marketplace.payments.earnings import (
     CostSplit,
     Share,
@@ -197,7 +198,8 @@ def refund_charge(
     What is still in clearing comes from there. After the payment was shared out, the
     providers keep their share and the market bears the refund, unless it comes from another account
     of the market's (``source``). What a card paid goes back to it,
-    but for a part of a cent, and what is above the day's limit, which go into the wallet.
+    but for a part of a cent, and what is above the day's limit, which go into the wallet. So does
+    all of it where the card's bank took a part back already: there it pays what is owed for that.
 
     Raises
     ------
@@ -228,7 +230,8 @@ def refund_charge(
         cents = 0 if payment is None else amount_micros // MICROS_PER_CENT
         if payment is not None and payment.status == PaymentStatus.PAID and cents:
             # The house bears the gateway's fee; beyond a day's limit the wallet takes all of it.
-            cents *= not find_refund_problem(payment, cents, now=now)
+            is_refused = measure_contested(payment) or find_refund_problem(payment, cents, now=now)
+            cents *= not is_refused
         post_entry(
             kind=EntryKind.REFUND,
             reference=reference,

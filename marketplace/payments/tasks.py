@@ -4,6 +4,7 @@ from celery import shared_task
 
 from marketplace.common import clock
 from marketplace.payments.caps import send_cap_notices
+from marketplace.payments.chargebacks import collect_lost_payments
 from marketplace.payments.ledger_checks import check_recent
 from marketplace.payments.maturity import mature_earnings
 from marketplace.payments.payout_calls import retry_failed_payouts
@@ -30,6 +31,7 @@ def fetch_events() -> None:
 @shared_task(name="payments.wallets_watch")
 def check_wallets() -> None:
     now = clock.now()
+    collect_lost_payments(now=now)
     watch_wallets(now=now)
     send_cap_notices(now=now)
 

@@ -36,7 +36,7 @@ from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_limits import PAYMENTS_A_DAY
 from marketplace.payments.card_payments import refresh_payment, start_payment
 from marketplace.payments.card_refunds import return_to_card
-from marketplace.payments.chargebacks import record_chargeback
+from marketplace.payments.chargebacks import collect_lost_payments, record_chargeback
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.maturity import mature_earnings
@@ -244,6 +244,7 @@ class Spite:
         self.now += timedelta(hours=hours)
         self.cards.control("advance", seconds=3600 * hours)
         mature_earnings(now=self.now)
+        collect_lost_payments(now=self.now)
 
     def check(self) -> dict[str, float]:
         """Hold what was lost against its bounds; each as a share of its bound, and in dollars."""

@@ -24,10 +24,11 @@ from marketplace.fleet.services import set_policy_settings
 from marketplace.jobs.models import EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.ledger_checks import check_ledger
-from marketplace.payments.models import Entry, Hold
+from marketplace.payments.models import CardPayment, CardRefund, Chargeback, Entry, Hold
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
 from tests import builders
 from tests import market_builders as market
+from tests.audits import alter_row
 from tests.builders import NOW
 from tests.pages import read_page, read_text
 from workers.protocol.reports import SliceEnd
@@ -170,6 +171,41 @@ def test_a_refund_is_borne_by_the_market_and_booked_once(operator, done, owner):
     assert told.count() == 1
     assert check_ledger().balanced
     assert bid.payment_micros
+
+
+@pytest.mark.parametrize("won", [None, False, True])
+def test_what_a_bank_took_back_is_not_given_back_again(operator, done, owner, won):
+    bid, job = done
+    hold = Hold.objects.get(reference=bid.hold_reference)
+    left = hold.charged_micros - hold.refunded_micros
+    payment = CardPayment.objects.create(
+        organisation=owner,
+        purpose="bid",
+        key="card",
+        amount_cents=1_000,
+        received_cents=1_000,
+        status="paid",
+        gateway_id="pi_1",
+        created_at=NOW,
+    )
+    alter_row("UPDATE payments_hold SET card_payment_id = %s WHERE id = %s", payment.pk, hold.pk)
+    taken = -(-left // 10_000) - 1
+    Chargeback.objects.create(
+        gateway_id="dp_1", payment=payment, amount_cents=taken, opened_at=NOW, won=won
+    )
+    repayable = left if won else left - taken * 10_000
+    assert operator.get(f"/operator/jobs/{job.pk}").context["refundable"] == repayable
+    more = f"{(repayable + 1) / 1_000_000:.6f}"
+    text = act(operator, job, do="refund", reason="Sorry.", amount=more)
+    assert ("the bank of the card took back what is left" in text) is (won is not True)
+    assert not JobEvent.objects.filter(job=job, kind=EventKind.REFUNDED).exists()
+    # Said twice it is one refund.
+    for _ in range(2):
+        act(operator, job, do="refund", reason="Sorry.", amount=f"{repayable / 1_000_000:.6f}")
+    hold.refresh_from_db()
+    assert hold.charged_micros - hold.refunded_micros == left - repayable
+    # Only a card of which its bank took nothing back gets it.
+    assert CardRefund.objects.exists() is (won is True)
 
 
 def test_a_refund_that_was_made_before_is_not_told_as_made(operator, done):

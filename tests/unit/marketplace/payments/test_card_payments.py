@@ -1,5 +1,6 @@
 """Cards fill wallets and pay bids: each amount once, whatever fails on the way."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,11 @@ from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_limits import PAYMENTS_A_DAY, REFUNDS_A_DAY
 from marketplace.payments.card_payments import cancel_payment, refresh_payment, start_payment
 from marketplace.payments.card_refunds import return_to_card
-from marketplace.payments.chargebacks import record_chargeback
+from marketplace.payments.chargebacks import (
+    collect_lost_payments,
+    measure_repayable,
+    record_chargeback,
+)
 from marketplace.payments.freezes import freeze_organisation, lift_freeze
 from marketplace.payments.gateway_calls import run_call
 from marketplace.payments.holds import HoldRequest, place_holds
@@ -733,6 +738,81 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
         assert house[AccountKind.CHARGEBACKS] == -1_000_000
         assert get_wallet(organisation=buyer) == Wallet(0, 0)
         assert Freeze.objects.get().ended_at is None
+
+
+@pytest.mark.parametrize("is_lost_first", [True, False])
+@pytest.mark.parametrize("is_lifted", [True, False])
+def test_a_refund_of_what_the_bank_took_back_pays_for_that(
+    cards: GatewayControl, buyer: Organisation, is_lost_first: bool, is_lifted: bool
+) -> None:
+    payment = _authorise(cards, buyer, cents=1200)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=12_000_000)
+    make_calls(now=NOW)
+    payment.refresh_from_db()
+    opened = cards.control("dispute", payment_intent=payment.gateway_id, amount=500)
+
+    def hear(won: bool | None) -> None:
+        if won is not None:
+            cards.control("close_dispute", id=opened["id"], won=won)
+        record_chargeback(stripe_doubts.get_chargeback(opened["id"]), now=NOW)
+        make_calls(now=NOW)
+
+    def refund() -> None:
+        refund_charge(hold_reference="bid_1", amount_micros=7_000_000, reason="bad", now=NOW)
+        make_calls(now=NOW)
+
+    hear(None)
+    assert measure_repayable(hold_reference="bid_1") == 7_000_000
+    assert collect_lost_payments(now=NOW) == 0
+    if is_lost_first:
+        hear(False)
+        if is_lifted:
+            # Its operator forgives what is owed.
+            lift_freeze(freeze_id=Freeze.objects.get().pk, lifted_by=builders.operator(), now=NOW)
+        refund()
+    else:
+        refund()
+        # Nothing is owed before the bank has decided.
+        assert (collect_lost_payments(now=NOW), get_wallet(organisation=buyer)) == (
+            0,
+            Wallet(7_000_000, 0),
+        )
+        hear(False)
+    assert not CardRefund.objects.exists()
+    is_forgiven = is_lost_first and is_lifted
+    assert [collect_lost_payments(now=NOW) for _ in range(2)] == [
+        is_lost_first and not is_lifted,
+        0,
+    ]
+    back = 7_000_000 if is_forgiven else 2_000_000
+    assert get_wallet(organisation=buyer) == Wallet(back, 0)
+    owed = -5_000_000 if is_forgiven else 0
+    assert get_house_balances()[AccountKind.CHARGEBACKS] == owed
+    assert not Freeze.objects.filter(ended_at=None).exists()
+    # Of what is left of the price nothing was taken back that was not paid for.
+    assert measure_repayable(hold_reference="bid_1") == 5_000_000 + owed
+
+
+def test_an_appeal_gives_back_what_a_wallet_paid_later(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _pay(cards, _top_up(buyer))
+    builders.hold_funds(organisation=buyer, amount_micros=10_000_000, reference="bid_1")
+    builders.settle_hold(hold_reference="bid_1", charge_micros=10_000_000)
+    opened = cards.control("dispute", payment_intent=payment.gateway_id)
+    cards.control("close_dispute", id=opened["id"], won=False)
+    lost = stripe_doubts.get_chargeback(opened["id"])
+    record_chargeback(lost, now=NOW)
+    for reason, owed in (("some", 6_000_000), ("more", 3_000_000)):
+        half = 4_000_000 if reason == "some" else 3_000_000
+        refund_charge(hold_reference="bid_1", amount_micros=half, reason=reason, now=NOW)
+        assert collect_lost_payments(now=NOW) == 1
+        assert get_house_balances()[AccountKind.CHARGEBACKS] == -owed
+        assert Freeze.objects.get().ended_at is None
+    record_chargeback(replace(lost, won=True), now=NOW)
+    assert get_wallet(organisation=buyer) == Wallet(7_000_000, 0)
+    assert get_house_balances()[AccountKind.CHARGEBACKS] == 0
+    assert Freeze.objects.get().ended_at == NOW
 
 
 @pytest.mark.parametrize("escalates", [True, False])
