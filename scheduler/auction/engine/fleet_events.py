@@ -56,6 +56,7 @@ def _note_withdrawn(zone: ZoneState, before: NodeSpec, node: NodeSpec) -> None:
     is_less = node.memory_capacity < before.memory_capacity or node.is_verified < before.is_verified
     if is_dearer or is_less:
         zone.returned.withdraw(node.id)
+    zone.returned.slow_down(node.id, node.compute_capacity)
     if node.available_from is not None:
         zone.returned.withdraw(node.id, until_slot=node.available_from - 1)
     if node.available_until is not None:

@@ -4,8 +4,9 @@ Who gives a cell back shortly before its slot begins leaves little time to sell 
 rent in its price, which is what it costs above the operational cost, goes back only as far as it
 is: by the share of the room that somebody has when the slot begins, and no more than the rent that
 those who bought the cell since pay for it. A buyer that the market moved to other cells pays all
-the same, and counts as if it were there. What the market itself puts there, or takes off sale,
-nobody could buy. It goes back whole.
+the same, and counts as if it were there, by the part of its job that it keeps. What the market
+itself puts there, or takes off sale, nobody could buy, nor what a slower node has not. It goes back
+whole.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from scheduler.auction.log.outcomes import SoldAgain
@@ -55,9 +56,12 @@ class ReturnedCell:
     bought: dict[str, Purchase] = field(default_factory=dict[str, Purchase])
     #: It was dearer since, or off sale, if only for a while, and not by who gave it back.
     is_withdrawn: bool = False
+    #: What the node did in a slot when it was first given back, and at least since; samples.
+    capacity: float = 0.0
+    least_capacity: float = 0.0
 
     def copy(self) -> ReturnedCell:
-        return ReturnedCell(self.claims, self.before, dict(self.bought), self.is_withdrawn)
+        return replace(self, bought=dict(self.bought))
 
 
 class ReturnedCells:
@@ -75,7 +79,10 @@ class ReturnedCells:
         holders = _list_holders(grid, {cell for cell, _ in new} - self.cells.keys())
         for cell, claim in new:
             if cell not in self.cells:
-                self.cells[cell] = ReturnedCell(before=tuple(holders[cell]))
+                capacity = float(grid.compute_capacity[grid.column[cell.node]])
+                self.cells[cell] = ReturnedCell(
+                    before=tuple(holders[cell]), capacity=capacity, least_capacity=capacity
+                )
             known = self.cells[cell]
             known.claims = (*known.claims, claim)
 
@@ -89,16 +96,22 @@ class ReturnedCells:
             if cell in self.cells:
                 self.cells[cell].bought[task_id] = Purchase(rent, room)
 
-    def drop(self, task_id: str, grid: Grid) -> None:
-        """Note that cells of a task went back on sale: it pays for none that it has not any more.
+    def drop(
+        self, task_id: str, grid: Grid, *, released: Collection[Cell] = (), left: float = 0.0
+    ) -> None:
+        """Note that cells of a task went back on sale: it pays for none of these any more.
 
-        A buyer that was moved and ends its job is one that gave the cell back.
+        Of what it bought and was moved away from, it pays for the part of its job that is
+        ``left``. One that has no plan at all is failed by the market, which takes nothing for it.
         """
         bought = [cell for cell, known in self.cells.items() if task_id in known.bought]
         holders = _list_holders(grid, bought)
         for cell in bought:
-            if task_id not in holders[cell]:
-                del self.cells[cell].bought[task_id]
+            if task_id in holders[cell]:
+                continue
+            rent, room = self.cells[cell].bought.pop(task_id)
+            if left > 0 and cell not in released:
+                self.cells[cell].bought[task_id] = Purchase(rent * left, room * left)
 
     def withdraw(self, node_id: str, *, from_slot: int = 0, until_slot: float = math.inf) -> None:
         """Note that a node's cells could not be bought as they had been sold.
@@ -108,6 +121,12 @@ class ReturnedCells:
         for cell, known in self.cells.items():
             if cell.node == node_id and from_slot <= cell.slot <= until_slot:
                 known.is_withdrawn = True
+
+    def slow_down(self, node_id: str, capacity: float) -> None:
+        """Note that a node does no more in a slot: what it had beyond could not be bought."""
+        for cell, known in self.cells.items():
+            if cell.node == node_id:
+                known.least_capacity = min(known.least_capacity, capacity)
 
     def withdraw_unsold(self, grid: Grid) -> None:
         """Note which cells are off sale now, whatever took them."""
@@ -169,11 +188,13 @@ def _find_use(
     if not _is_on_sale(cell, grid):
         return None
     at = grid.row(cell.slot), grid.column[cell.node]
-    free = float(grid.find_room()[at])
+    # As if the node were as fast as it was: one that became faster was sold no less.
+    free = float(grid.find_room()[at]) + (known.capacity - float(grid.compute_capacity[at[1]]))
     # Who bought a cell that was given back may have given it back again.
     given = math.fsum(claim.room for claim in known.claims)
-    room = min(given, float(grid.compute_capacity[at[1]]))
-    if room <= 0:
+    room = min(given, known.capacity)
+    fits = _find_buyable(known, holders, room)
+    if fits <= 0:
         return None
     waits = sum(claim.rent for claim in known.claims)
     since = holders.keys() - set(known.before)
@@ -184,9 +205,19 @@ def _find_use(
     moved = math.fsum(holders[task] for task in sorted(since - known.bought.keys()))
     # Who bought it pays its rent, and instead of whom the market put there, somebody could have.
     most = paid / waits + min(1.0, moved / room)
+    slowed = 1.0 - fits / room
     return _Use(
-        back=min(_find_share(free - elsewhere, room), most), unsold=1.0 - _find_share(free, room)
+        back=min(1.0, slowed + min(_find_share(free - elsewhere, room), most)),
+        unsold=max(0.0, 1.0 - slowed - _find_share(free, room)),
     )
+
+
+def _find_buyable(known: ReturnedCell, holders: dict[str, float], room: float) -> float:
+    """Give how much of the room could be bought all the time."""
+    if known.least_capacity >= known.capacity:
+        return room
+    before = math.fsum(holders[task] for task in known.before if task in holders)
+    return min(room, known.least_capacity - before)
 
 
 def _find_share(free: float, room: float) -> float:

@@ -219,6 +219,7 @@ def _returned_to_json(returned: ReturnedCells) -> list[Any]:
             list(known.before),
             [[task, *sale] for task, sale in known.bought.items()],
             known.is_withdrawn,
+            [known.capacity, known.least_capacity],
         ]
         for cell, known in returned.cells.items()
     ]
@@ -235,8 +236,9 @@ def _parse_returned(data: Iterable[Any]) -> ReturnedCells:
                 tuple(map(str, before)),
                 {str(task): Purchase(float(rent), float(room)) for task, rent, room in bought},
                 bool(is_withdrawn),
+                *map(float, capacities),
             )
-            for (slot, node), claims, before, bought, is_withdrawn in data
+            for (slot, node), claims, before, bought, is_withdrawn, capacities in data
         }
     )
 

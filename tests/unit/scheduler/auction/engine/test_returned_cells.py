@@ -63,6 +63,10 @@ def _until(slot: int) -> events.NodeChanged:
     return events.NodeChanged(replace(NODE, available_until=slot))
 
 
+def _slow(capacity: float) -> events.NodeChanged:
+    return events.NodeChanged(replace(NODE, compute_capacity=capacity))
+
+
 LATER = (Cell(2, "n"), Cell(3, "n"))
 #: Another's job of later cells, which the market moves.
 OTHER = buy("m", arrival_slot=2, deadline_slot=3)
@@ -118,6 +122,15 @@ def begin_slots(engine: Engine, *slots: int) -> list[tuple[str, int, int, int]]:
         # Unless it gives back what it has there: then it pays for none of them.
         ((buy("b"), move("b", *LATER), events.CellsReleased("b", LATER)), [0, 0]),
         ((buy("b"), move("b", *LATER), events.CellsReleased("b", LATER[:1])), [0, 0]),
+        # Nor does one that has no plan any more: the market fails it.
+        ((buy("b"), events.TaskReplanned(replace(buy("b").task, rates={"x": 1.0}), 0)), [0, 0]),
+        # Of 4 that were given back, 2 could not be bought while the node was slower.
+        ((_slow(2.0),), [19, 19]),
+        ((_slow(2.0), events.NodeChanged(NODE)), [19, 19]),
+        ((_slow(2.0), events.NodeChanged(NODE), buy("b")), [39, 39]),
+        ((_slow(4.0), events.NodeChanged(NODE)), [0, 0]),
+        # One that became faster was sold no less.
+        ((buy("b"), _slow(20.0)), [39, 39]),
         # A node that fewer could use for a while is one that its provider took off sale.
         (
             (events.NodeChanged(replace(NODE, memory_capacity=1.0)), events.NodeChanged(NODE)),
@@ -128,6 +141,31 @@ def begin_slots(engine: Engine, *slots: int) -> list[tuple[str, int, int, int]]:
 def test_the_rent_of_cells_that_begin_soon_goes_back_as_they_are_sold_again(later, found):
     backs = begin_slots(rent(RENTED, *later), 0, 1, 2)
     assert backs == [("t", slot, 39, back) for slot, back in enumerate(found)]
+
+
+@pytest.mark.parametrize(
+    ("given_back", "back"), [((), 39), ((6,), 19), ((5, 6), 0), ((2, 3, 4, 5, 6), 0), ((1, 6), 19)]
+)
+def test_a_buyer_that_was_moved_pays_for_the_part_of_its_job_that_it_keeps(given_back, back):
+    """Of 10 that it bought of each cell, 6 are others than those that were given back."""
+    wide = tuple(Cell(slot, "n") for slot in range(2, 7))
+    moved = events.PlanMove("b", 7, 20.0, 2.0, {"g": 4.0}, wide)
+    again = events.CellsReleased(
+        "b",
+        tuple(Cell(slot, "n") for slot in given_back),
+        rest=replace(buy("b").task, bid=0.0, deadline_slot=7),
+        paid=200,
+    )
+    engine = rent(RENTED, buy("b"), events.PlansMoved((moved,), 0), again)
+    found = [one for one in begin_slots(engine, 0, 1) if one[0] == "t"]
+    assert found == [("t", slot, 39, back) for slot in (0, 1)]
+
+
+def test_a_slower_node_keeps_no_more_than_the_rent_of_the_room_that_it_had():
+    """Half of what was given back could be bought, and nobody has it."""
+    engine = rent(RENTED, _slow(2.0))
+    changed = engine.transition(events.SlotAdvanced(0))
+    assert changed == GridChange(sold_again=(SoldAgain("t", CELLS[0], 39, 19, unsold=2.0),))
 
 
 def test_who_had_a_part_of_the_cell_before_neither_pays_for_it_nor_takes_it():
