@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import psutil
 
 from marketplace.embedded.command_shell import ROOT, CommandShell
 from marketplace.embedded.servers import (
@@ -33,14 +32,11 @@ from marketplace.embedded.servers import (
     wait_for_redis,
     write_private,
 )
-from marketplace.embedded.stack import Stack, hold_directory
+from marketplace.embedded.stack import Progress, Stack, hold_directory
 
 CELERY = ("-m", "celery", "--app", "marketplace.config.celery")
 #: Everything that runs beside the servers, in the order of starting.
 MARKET_PROGRAMS = ("lane", "worker", "beat", "web")
-#: Seconds without any progress after which a web server is given up that does not answer yet. It
-#: makes progress while it uses processor time: a busy machine takes its time.
-WEB_STUCK_S = 60.0
 #: In the data folder: which tables its database was made with.
 TABLES = "tables"
 #: What the processes of this directory run with, for commands from outside.
@@ -226,31 +222,18 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> str:
 
 def wait_for_web(running: House) -> None:
     """Wait until the web server answers that it is healthy."""
-    used_s, moved_at = 0.0, time.monotonic()
+    progress = Progress()
     while True:
         running.stack.check()
-        now_s = _sum_processor_time(running.stack.pid("web"))
-        if now_s != used_s:
-            used_s, moved_at = now_s, time.monotonic()
         try:
             answer = httpx.get(f"{running.url}/healthz", timeout=5)
         except httpx.TransportError:
             answer = None
         if answer is not None and answer.status_code == 200:
             return
-        if time.monotonic() > moved_at + WEB_STUCK_S:
+        if progress.is_stuck(running.stack.pid("web")):
             raise ServiceFailed(running.stack.failure("web"))
         time.sleep(0.1)
-
-
-def _sum_processor_time(pid: int) -> float:
-    """Seconds of processor time of a process and those it started; 0 for one that has ended."""
-    try:
-        process = psutil.Process(pid)
-        everyone = [process, *process.children(recursive=True)]
-        return sum(sum(each.cpu_times()[:2]) for each in everyone)
-    except psutil.Error:
-        return 0.0
 
 
 def build_node_program(data_dir: Path, name: str = "node") -> Program:

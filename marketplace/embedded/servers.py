@@ -23,7 +23,7 @@ import redis
 #: The market's database, and the role of its processes.
 DATABASE, MARKET_ROLE = "finetender", "market"
 #: Left to the servers to come up, seconds; a cold disk is slow.
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 300.0
 #: Messages are small and short-lived; more means that somebody fills it.
 REDIS_MEMORY = "512mb"
 #: The first port that is taken for a server, and the one after the last.

@@ -24,17 +24,45 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 from marketplace.embedded.servers import Program, ServiceFailed, prepare_runtime_dir, write_private
 
 BOUND = Path(__file__).parents[1] / "config" / "bound_process.py"
 #: Lines of a dead process's log that are shown with the error.
 LOG_LINES = 25
-CONTROL_WITHIN_S = 20.0
+#: Seconds without any progress after which a process is given up that does not answer yet. It makes
+#: progress while it uses processor time: a busy machine takes its time.
+STUCK_S = 60.0
 STOP_WITHIN_S = 60.0
 
 
 class StackInUse(ServiceFailed):
     """Another running stack holds the data directory."""
+
+
+class Progress:
+    """Whether a process that does not answer yet gets on, by the processor time that it uses."""
+
+    def __init__(self) -> None:
+        self._used_s, self._moved_at = 0.0, time.monotonic()
+
+    def is_stuck(self, pid: int) -> bool:
+        """Look again; true once a process and those it started used none for ``STUCK_S``."""
+        used_s = _sum_processor_time(pid)
+        if used_s != self._used_s:
+            self._used_s, self._moved_at = used_s, time.monotonic()
+        return time.monotonic() > self._moved_at + STUCK_S
+
+
+def _sum_processor_time(pid: int) -> float:
+    """Seconds of processor time of a process and those it started; 0 for one that has ended."""
+    try:
+        process = psutil.Process(pid)
+        everyone = [process, *process.children(recursive=True)]
+        return sum(sum(each.cpu_times()[:2]) for each in everyone)
+    except psutil.Error:
+        return 0.0
 
 
 class Stack:
@@ -171,12 +199,12 @@ class Stack:
 
     def _control_wait(self) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + CONTROL_WITHIN_S
+        progress = Progress()
         while True:
             try:
                 self._call("getState")
             except OSError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
+                if self._process.poll() is not None or progress.is_stuck(self._process.pid):
                     log = self.log_dir / "supervisord.log"
                     tail = log.read_text()[-2000:] if log.exists() else ""
                     raise ServiceFailed(f"The supervisor did not start. {log}:\n{tail}") from None

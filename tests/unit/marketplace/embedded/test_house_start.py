@@ -10,7 +10,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from marketplace.embedded import house
+from marketplace.embedded import house, stack
 from marketplace.embedded.__main__ import ACCESS, access_file
 from marketplace.embedded.servers import ServiceFailed
 
@@ -69,6 +69,7 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(house, "time", made)
+    monkeypatch.setattr(stack, "time", made)
     return made
 
 
@@ -82,19 +83,43 @@ def wait(monkeypatch, *, answers: list[int], used_s: list[float]) -> None:
         return httpx.Response(status)
 
     monkeypatch.setattr(house.httpx, "get", get)
-    monkeypatch.setattr(house, "_sum_processor_time", lambda _: used_s.pop(0))
-    stack = SimpleNamespace(
+    monkeypatch.setattr(stack, "_sum_processor_time", lambda _: used_s.pop(0))
+    processes = SimpleNamespace(
         check=lambda: None, pid=lambda _: os.getpid(), failure=lambda name: f"{name} is stuck"
     )
-    house.wait_for_web(build_house(stack=stack, url="http://127.0.0.1:1"))
+    house.wait_for_web(build_house(stack=processes, url="http://127.0.0.1:1"))
 
 
 def test_a_slow_web_server_is_waited_for_as_long_as_it_makes_progress(monkeypatch, clock):
     wait(monkeypatch, answers=[0] * 20 + [200], used_s=[float(n) for n in range(21)])
-    assert clock.now_s > 10 * house.WEB_STUCK_S
+    assert clock.now_s > 10 * stack.STUCK_S
 
 
 def test_a_web_server_that_does_nothing_is_given_up(monkeypatch, clock):
     with pytest.raises(ServiceFailed, match="web is stuck"):
         wait(monkeypatch, answers=[0] * 20, used_s=[1.0] * 20)
-    assert clock.now_s < 4 * house.WEB_STUCK_S
+    assert clock.now_s < 4 * stack.STUCK_S
+
+
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_a_supervisor_that_is_slow_to_answer_is_waited_for_while_it_gets_on(
+    monkeypatch, clock, tmp_path, gets_on
+):
+    looks = iter(range(100))
+    monkeypatch.setattr(stack, "_sum_processor_time", lambda _: next(looks) if gets_on else 1.0)
+    answers = [OSError("not there yet")] * 20
+
+    def answer(*_: object) -> None:
+        if answers:
+            raise answers.pop()
+
+    made = stack.Stack(data_dir=tmp_path, programs=[])
+    made._process = SimpleNamespace(pid=os.getpid(), poll=lambda: None)
+    monkeypatch.setattr(made, "_call", answer)
+    if gets_on:
+        made._control_wait()
+        assert clock.now_s > 10 * stack.STUCK_S
+    else:
+        with pytest.raises(ServiceFailed, match="The supervisor did not start"):
+            made._control_wait()
+        assert clock.now_s < 4 * stack.STUCK_S
