@@ -6,12 +6,21 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 
-from scheduler.experiments.attack import decoys, floods, forgeries, leaks, providers, splits
+from scheduler.experiments.attack import (
+    blocking,
+    decoys,
+    floods,
+    forgeries,
+    leaks,
+    providers,
+    splits,
+)
 from scheduler.experiments.attack.findings import Finding
 
 #: Experiments by name. Each takes whether to be quick and gives its findings one by one;
 #: another attack is another module and a line here.
 EXPERIMENTS: dict[str, Callable[[bool], Iterator[Finding]]] = {
+    "blocking": lambda quick: blocking.run(blocking.QUICK if quick else blocking.FULL),
     "decoys": lambda quick: decoys.run(decoys.QUICK if quick else decoys.FULL),
     "floods": lambda quick: floods.run(floods.QUICK if quick else floods.FULL),
     "forgeries": lambda quick: forgeries.run(forgeries.QUICK if quick else forgeries.FULL),

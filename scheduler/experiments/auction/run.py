@@ -10,6 +10,7 @@ from math import inf
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
+from scheduler.auction.log.outcomes import Outcome
 from scheduler.auction.prices import (
     EmptyZone,
     KnownBids,
@@ -69,6 +70,7 @@ def run_policy(
     cancelled: Collection[str] = frozenset(),
     at_price: Collection[str] = frozenset(),
     look: Callable[[Engine, Task, int], None] | None = None,
+    act: Callable[[Engine, int, Outcome], None] | None = None,
 ) -> DayResult:
     """Run the engine over a day's bids.
 
@@ -97,6 +99,9 @@ def run_policy(
         Ids of bids that offer what they would pay, whatever that is, and so are refused.
     look : callable, optional
         Called with the engine before each bid is decided, and the slot; it changes nothing.
+    act : callable, optional
+        Called with the engine as each slot begins, the slot and what its begin came to; what it
+        buys is none of the day's.
     """
     engine = make_engine(rules)
     for node in scenario.fleet():
@@ -137,7 +142,9 @@ def run_policy(
     for index, task in enumerate(tasks):
         while slot < task.arrival_slot:
             slot += 1
-            engine.transition(events.SlotAdvanced(slot))
+            begun = engine.transition(events.SlotAdvanced(slot))
+            if act is not None:
+                act(engine, slot, begun)
             recent.clear()
             if solves and slot % SOLVE_EVERY == 0:
                 # Later tasks of the list have not arrived yet.
