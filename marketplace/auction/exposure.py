@@ -2,7 +2,8 @@
 
 An owner, a provider and a vendor who work together could be paid for failures of their own making:
 for the pay of others where a node failed a job, for credits, for what a warm start takes beyond the
-work sold, and for what a next vendor asks more. All that is borne for one of them in a day comes to
+work sold, for what a next vendor asks more, and for cells that small data spare as they are to
+begin. All that is borne for one of them in a day comes to
 ``HOUSE_BEARS_USD_PER_DAY`` at most.
 """
 
@@ -14,7 +15,7 @@ from django.conf import settings
 
 from marketplace.common.locks import lock_until_commit
 from marketplace.payments.selectors import sum_borne
-from marketplace.vendors.selectors import sum_extra_pay
+from marketplace.vendors.selectors import sum_extra_pay, sum_unsold_rent
 from marketplace.warm.overruns import sum_overruns
 
 
@@ -31,5 +32,6 @@ def find_exposure_left(*, organisation_id: str, now: datetime) -> int:
         sum_borne(at_fault_id=organisation_id, since=today)
         + sum_overruns(organisation_id=organisation_id, since=today)
         + sum_extra_pay(organisation_id=organisation_id, since=today)
+        + sum_unsold_rent(organisation_id=organisation_id, since=today)
     )
     return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne)

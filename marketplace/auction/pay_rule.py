@@ -6,9 +6,11 @@
 - Work that was never done is refunded: the share of the whole payment that it is, without a
   vendor's price once the vendor's work was accepted.
 - The same holds for cells that prepared data do not need: their share of the whole payment, again
-  without the vendor's price, goes back at once. Where the vendor is the owner's own, it is given
-  back at its value, as below. A vendor that is paid less because it was late, or that replaced a
-  dearer one, leaves the difference to the owner, who waited.
+  without the vendor's price, goes back at once. Of the rent of cells that begin within four slots
+  no more does than the market bears a day for the vendor's organisation; the rest goes back as they
+  are sold again. Where the vendor is the owner's own, it is given back at its value, as below. A
+  vendor that is paid less because it was late, or that replaced a dearer one, leaves the difference
+  to the owner, who waited.
 - A warm start that falls behind goes on at no cost to its owner: the market pays for what is done
   beyond the work that was sold, at the same rate, up to a limit a day for its owner and for each
   provider. An owner's own nodes are not paid for that.

@@ -11,6 +11,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Any
@@ -117,7 +118,7 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
             now=lane.now,
         )
         held.concluded_at, held.paid_from = lane.now, bid.hold_reference
-        amounts = ("refund_micros", "spared_micros", "waits_micros")
+        amounts = ("refund_micros", "spared_micros", "waits_micros", "unsold_rent_micros")
         held.save(update_fields=["concluded_at", "paid_from", *amounts])
         wait_for_opinions(held, now=lane.now)
         forget_copies(held)
@@ -163,7 +164,9 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> None:
 
     Where the vendor is the owner's own, they are given back at their value, and cells that passed
     meanwhile are paid for: data made small would be a free way to block cells. The rent of those
-    that begin soon waits for them to be sold again; it goes back once the job is settled.
+    that begin soon waits for them to be sold again; it goes back once the job is settled. Friends
+    are no own vendors by any record: of what others' data spare, no more rent goes back at once
+    than the market bears a day for the vendor's organisation.
     """
     assert held.prepared is not None
     is_own = share_members(bid.organisation_id, held.vendor.organisation_id)
@@ -184,7 +187,7 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> None:
         share=Fraction(sold - left) / Fraction(sum(row.samples for row in paid_for)),
     )
     undone = None
-    if is_own and spared:
+    if spared:
         part = Fraction(spared, (bid.payment_micros or 0) - vendor)
         undone = UndoneWork(part * Fraction(bid.compute_demand), paid_micros=spared)
     event = build_release(
@@ -194,6 +197,8 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> None:
         slot=lane.slot,
         first_slot=lane.first_free_slot,
     )
+    if not is_own:
+        event = replace(event, promised=_promise_rent(lane, held, event))
     outcome = lane.apply(event).outcome
     assert isinstance(outcome, ReleasedCells)
     release_reservations(bid_id=bid.pk, which=Q(pk__in=[row.pk for row in spare]), now=lane.now)
@@ -206,8 +211,22 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> None:
     held.spared_micros, held.waits_micros = spared, outcome.waits
     if outcome.waits:
         Bid.objects.filter(pk=bid.pk).update(waits_micros=outcome.waits)
-    back = spared if outcome.refund is None else outcome.refund
+    back = outcome.refund if is_own and outcome.refund is not None else spared - outcome.waits
     held.refund_micros = _refund(lane, held, bid, back, REFUND_REASON)
+
+
+def _promise_rent(lane: Lane, held: Preparation, event: events.CellsReleased) -> int:
+    """What of spared cells goes back at once, and how much of that is rent of some that begin soon.
+
+    The rest of that rent waits.
+    """
+    due = lane.book.engine.replica().transition(event)
+    assert isinstance(due, ReleasedCells)
+    if not due.waits:
+        return event.promised
+    left = find_exposure_left(organisation_id=held.vendor.organisation_id, now=lane.now)
+    held.unsold_rent_micros = min(due.waits, left)
+    return (due.refund or 0) + held.unsold_rent_micros
 
 
 def _refund(lane: Lane, held: Preparation, bid: Bid, amount_micros: int, reason: str) -> int:

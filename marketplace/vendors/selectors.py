@@ -218,6 +218,17 @@ def sum_extra_pay(*, organisation_id: str, since: datetime) -> int:
     return extra["total"] or 0
 
 
+def sum_unsold_rent(*, organisation_id: str, since: datetime) -> int:
+    """What went back at once for cells that an organisation's vendors spared as they were to begin.
+
+    Nobody may have bought them: the market took nothing for them.
+    """
+    spared = Preparation.objects.filter(
+        vendor__organisation=organisation_id, concluded_at__gte=since, unsold_rent_micros__gt=0
+    )
+    return spared.aggregate(total=Sum("unsold_rent_micros"))["total"] or 0
+
+
 def is_held_up_by_owner(job: Job, *, at: datetime) -> bool:
     """Whether by ``at`` its owner's dispute kept a job from its data beyond its first slot.
 

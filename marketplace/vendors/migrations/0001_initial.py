@@ -116,6 +116,7 @@ class Migration(migrations.Migration):
                 ('refund_micros', models.PositiveBigIntegerField(default=0)),
                 ('spared_micros', models.PositiveBigIntegerField(db_default=0, default=0)),
                 ('waits_micros', models.PositiveBigIntegerField(db_default=0, default=0)),
+                ('unsold_rent_micros', models.PositiveBigIntegerField(db_default=0, default=0)),
                 ('held_out', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.dataset')),
                 ('job', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='preparation', to='jobs.job')),
                 ('prepared', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='jobs.dataset')),

@@ -134,6 +134,8 @@ class Preparation(models.Model):
     spared_micros = models.PositiveBigIntegerField(default=0, db_default=0)
     #: Of that, the rent that waits for those cells to be sold again; it goes back after the job.
     waits_micros = models.PositiveBigIntegerField(default=0, db_default=0)
+    #: Of that price, the rent that went back at once though its cells begin soon.
+    unsold_rent_micros = models.PositiveBigIntegerField(default=0, db_default=0)
 
     class Meta:
         constraints = [

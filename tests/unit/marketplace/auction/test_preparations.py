@@ -19,6 +19,7 @@ from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.cancelling import cancel_sold_job
+from marketplace.auction.exposure import find_exposure_left
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, BidStatus, Reservation
@@ -53,6 +54,7 @@ from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
+from tests.unit.marketplace.auction.test_resold import check_log
 from tests.unit.marketplace.common.threads import at_once
 from tests.vendor_builders import chat, clock, prepare_next, sell, upload
 from workers.protocol.reports import SliceEnd
@@ -230,6 +232,50 @@ def test_the_rent_of_cells_that_an_own_vendor_spares_waits_to_be_sold_again(
     idle = Earning.objects.filter(kind="idle").values_list("amount_micros", flat=True)
     assert list(idle) == ([] if is_taken_off else [98_000])
     assert check_ledger().balanced
+
+
+@pytest.mark.parametrize(
+    ("bears", "first"), [(25_000_000, 98_000), (98_000, 98_000), (30_000, 30_000), (0, 0)]
+)
+@pytest.mark.parametrize("is_taken_off", [False, True])
+def test_small_data_of_a_friends_vendor_give_back_so_much_late_rent_a_day_at_once(
+    zone, owner, settings, bears, first, is_taken_off
+):
+    """No record says who is a friend: the rent of what others spare is bounded, and then waits."""
+    settings.HOUSE_BEARS_MICROS_PER_DAY = bears
+    node, vendor = market.node(zone), build.vendor(zone)
+    market.price_rent(zone, node)
+    sell(owner, zone)
+    assert prepare_next(clock=clock)
+    now = market.slot_at(zone, 101)
+    Node.objects.update(last_heartbeat_at=now)
+    assert conclude_preparations(now=now) == 1
+    made = Preparation.objects.get()
+    waits = 98_000 - first
+    # All of the cell's share but that; nothing is kept as from who gives a job back.
+    assert (made.spared_micros, made.refund_micros) == (200_000, 200_000 - waits)
+    assert (made.waits_micros, made.unsold_rent_micros) == (waits, first)
+    left = find_exposure_left(organisation_id=vendor.organisation_id, now=now)
+    assert left == bears - first
+    tomorrow = now + timedelta(days=1)
+    assert find_exposure_left(organisation_id=vendor.organisation_id, now=tomorrow) == bears
+    if is_taken_off:
+        Node.objects.update(available_until_at=slot_starts_at(zone, 105))
+    now = market.slot_at(zone, 103)
+    Node.objects.update(last_heartbeat_at=now)
+    dispatch_slots(now=now)
+    job = Job.objects.get()
+    market.end_slice(job, status=SliceEnd.FINISHED, now=market.slot_at(zone, 104))
+    assert settle_finished(now=market.slot_at(zone, 104)) == 1
+    for slot in (103, 104, 105):
+        refresh_zone(zone=zone, now=market.slot_at(zone, slot))
+    settle_rents(now=market.slot_at(zone, 105))
+    bid = Bid.objects.get()
+    assert bid.refund_micros == 200_000 - waits * (not is_taken_off)
+    idle = Earning.objects.filter(kind="idle").values_list("amount_micros", flat=True)
+    assert list(idle) == ([waits] if waits and not is_taken_off else [])
+    assert check_ledger().balanced
+    check_log(zone)
 
 
 def test_what_the_market_bears_for_a_failed_job_takes_nothing_of_the_rent_that_waits(
