@@ -39,6 +39,7 @@ from marketplace.payments.locks import lock_shares
 from marketplace.payments.models import AccountKind
 from marketplace.payments.selectors import find_house_fees, measure_refundable
 from marketplace.payments.services import refund_charge
+from marketplace.vendors.selectors import find_preparation
 
 #: Slots after a job's end in which its zone has to say what was sold again of its cells.
 WAIT_SLOTS = 2 * LATE_SLOTS
@@ -102,11 +103,9 @@ def settle_rent(*, job: Job, now: datetime) -> bool:
                 "node__provider"
             )
         )
-        unsaid = bid.waits_micros - sum(cell.waited_micros or 0 for cell in cells)
-        resold = sum(cell.resold_micros or 0 for cell in cells)
         # A dispute may have given all of it back.
         left = measure_refundable(hold_reference=bid.hold_reference)
-        back = min(bid.rent_due_micros, unsaid + resold, left)
+        back = min(_find_rent_back(bid, job, cells), left)
         kept = find_house_fees(hold_reference=bid.hold_reference).get(AccountKind.CONGESTION, 0)
         idle = _find_idle_pay(bid, cells, most_micros=min(kept, left) - back)
         lock_shares(
@@ -132,6 +131,28 @@ def settle_rent(*, job: Job, now: datetime) -> bool:
         bid.failure, bid.failures, bid.retry_at = "", 0, None
         bid.save(update_fields=["rent_due_micros", "failure", "failures", "retry_at"])
     return True
+
+
+def _find_rent_back(bid: Bid, job: Job, cells: list[Reservation]) -> int:
+    """What goes back: all of cells of which the log says nothing, and what was sold of the others.
+
+    Cells that the data did not need, and those given back as the job ended, count apart: of each no
+    more goes back than is due for it.
+    """
+    preparation = find_preparation(job)
+    of_data = 0 if preparation is None else preparation.waits_micros
+    early, late = 0, 0
+    for cell in cells:
+        kept = (cell.waited_micros or 0) - (cell.resold_micros or 0)
+        assert cell.released_at is not None
+        if of_data and preparation is not None and cell.released_at <= preparation.concluded_at:
+            early += kept
+        else:
+            late += kept
+    due = (bid.rent_due_micros or 0) - of_data
+    of_rest = bid.waits_micros - of_data
+    # One given back twice counts as given back late, with both rents.
+    return max(0, of_data - early + min(due, of_rest - late))
 
 
 def _find_idle_pay(bid: Bid, cells: list[Reservation], *, most_micros: int) -> dict[str, int]:

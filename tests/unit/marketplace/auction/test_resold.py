@@ -24,12 +24,13 @@ from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning, EarningKind
 from marketplace.payments.selectors import get_earnings, get_house_balances
 from marketplace.tiers.profits import load_profit_report
+from marketplace.vendors.models import Preparation
 from marketplace.web.presenters.receipt import build_receipt
 from scheduler.auction import Engine
 from scheduler.auction.audit.give_backs import GiveBackAudit
 from scheduler.auction.log.outcomes import SoldAgain
 from scheduler.types import Cell
-from tests import builders
+from tests import builders, vendor_builders
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
@@ -158,6 +159,45 @@ def test_of_a_cell_that_a_job_gave_back_twice_both_rents_count(zone, owner):
     assert (row.waited_micros, row.resold_micros) == (150_000, 40_000)
     # No more than its provider asks for all of the room.
     assert row.idle_micros == row.operational_cost_micros == 100_000
+
+
+@pytest.mark.parametrize(
+    ("sold_early", "sold_late", "back"),
+    [(0, 0, 0), (98_000, 0, 98_000), (0, 196_000, 108_000), (98_000, 196_000, 206_000)],
+)
+def test_cells_that_data_spared_and_later_ones_count_apart(
+    zone, owner, sold_early, sold_late, back
+):
+    """What a machine's start leaves of the one rent is no part of the other."""
+    bid, job = cancel_rented(zone, owner)
+    settle_finished(now=NOW)
+    rows = list(Reservation.objects.filter(bid=bid).order_by("slot"))
+    Reservation.objects.filter(pk=rows[0].pk).update(released_at=NOW - timedelta(seconds=1))
+    Preparation.objects.create(
+        bid_id=bid.pk,
+        job=job,
+        source=job.dataset,
+        wish={},
+        rows_bound=1,
+        vendor=vendor_builders.vendor(zone),
+        price_micros=0,
+        ready_slot=0,
+        due_at=NOW,
+        created_at=NOW,
+        concluded_at=NOW - timedelta(seconds=1),
+        waits_micros=98_000,
+    )
+    # A machine that was started for the job takes 88,000 of the rest.
+    Bid.objects.filter(pk=bid.pk).update(rent_due_micros=98_000 + 108_000)
+    sold = (sold_early, sold_late // 2, sold_late // 2)
+    said = [
+        SoldAgain(bid.pk, Cell(row.slot, row.node_id), waited=98_000, rent=rent, unsold=0.0)
+        for row, rent in zip(rows, sold, strict=True)
+    ]
+    ended_jobs.note_sold_again(said)
+    assert resold.settle_rent(job=job, now=NOW)
+    assert Bid.objects.get(pk=bid.pk).refund_micros == 294_000 + back
+    check_books()
 
 
 def test_a_provider_gets_no_more_than_it_asks_for_its_idle_room(zone, owner):
