@@ -60,7 +60,7 @@ def test_an_unknown_experiment_is_refused_with_those_there_are(
     with pytest.raises(SystemExit) as ended:
         command.main(["flood"])
     assert ended.value.code == 2
-    assert "no experiment 'flood': choose of decoys" in capsys.readouterr().err
+    assert "no experiment 'flood': choose of blocking, decoys" in capsys.readouterr().err
 
 
 def test_one_trial_has_no_confidence() -> None:
