@@ -141,11 +141,12 @@ def _find_rent_back(bid: Bid, job: Job, cells: list[Reservation]) -> int:
     """
     preparation = find_preparation(job)
     of_data = 0 if preparation is None else preparation.waits_micros
+    concluded_at = preparation.concluded_at if preparation is not None and of_data else None
     early, late = 0, 0
     for cell in cells:
         kept = (cell.waited_micros or 0) - (cell.resold_micros or 0)
         assert cell.released_at is not None
-        if of_data and preparation is not None and cell.released_at <= preparation.concluded_at:
+        if concluded_at is not None and cell.released_at <= concluded_at:
             early += kept
         else:
             late += kept

@@ -260,6 +260,8 @@ class CardRefund(models.Model):
 class Chargeback(models.Model):
     """A payment that a card's owner contests at the bank."""
 
+    payment_id: str
+
     id = IdField(prefix="dsp")
     gateway_id = models.CharField(max_length=120, unique=True)
     payment = models.ForeignKey(CardPayment, on_delete=models.PROTECT, related_name="chargebacks")
