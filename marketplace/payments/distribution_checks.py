@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Any, cast
 
-from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 
-from marketplace.payments.models import Distribution, Entry, EntryKind
+from marketplace.payments.models import AccountKind, Distribution, Entry, EntryKind, Posting
 
 
 def find_wrong_shares(entries: QuerySet[Entry], *, is_whole: bool) -> tuple[str, ...]:
@@ -28,8 +29,15 @@ def _is_right(row: Distribution, said: str | None) -> bool:
     """Whether a distribution is what its entry says of it.
 
     There is none where nothing was left to be shared out: then all went back, and the market bore
-    nothing.
+    nothing but a credit, which has an entry of its own.
     """
     if said is not None:
         return row.described == said
-    return row.hold.distributed_at is not None and row.is_empty
+    credited = Posting.objects.filter(
+        entry__kind=EntryKind.SLA_CREDIT,
+        entry__reference=row.hold.reference,
+        account__kind=AccountKind.SLA_CREDITS,
+    ).aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+    is_borne = row.borne_credit_micros in (0, -credited)
+    is_blamed = row.at_fault_id is None or row.borne_credit_micros > 0
+    return row.hold.distributed_at is not None and row.is_empty and is_borne and is_blamed

@@ -198,15 +198,14 @@ class Distribution(models.Model):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody earned or kept anything of it, and the market bore nothing."""
+        """Whether nobody earned or kept anything of it, and the market bore no pay."""
         moved = (
             self.asks_micros - self.asks_returned_micros,
             self.asks_kept_micros,
             self.borne_pay_micros,
-            self.borne_credit_micros,
             self.borne_vendor_micros,
         )
-        return not any(moved) and self.at_fault_id is None
+        return not any(moved)
 
     @property
     def described(self) -> str:

@@ -239,6 +239,26 @@ def test_the_checks_find_a_payment_that_was_shared_out_otherwise(
     assert not check_ledger().balanced
 
 
+@pytest.mark.parametrize(("borne", "is_found"), [(7, False), (6, True), (8, True)])
+def test_a_credit_that_the_market_bears_alone_is_booked_by_its_own_entry(
+    owner, provider, borne: int, is_found: bool
+) -> None:
+    """All of a late job went back, as nothing of it was done."""
+    refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="All", now=NOW)
+    pay_sla_credit(
+        organisation=owner, amount_micros=7, hold_reference="bid_1", reason="Late", now=NOW
+    )
+    split = CostSplit(
+        asks_micros=5,
+        asks_returned_micros=5,
+        shares=(),
+        borne_credit_micros=borne,
+        at_fault_id=provider.pk,
+    )
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
+    assert check_ledger().wrong_shares == (("bid_1",) if is_found else ())
+
+
 @pytest.mark.parametrize(
     ("noted", "is_found"),
     [
