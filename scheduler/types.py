@@ -51,6 +51,14 @@ class Horizon:
         return self.first_slot <= slot <= self.last_slot
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Beat:
+    """The n-th beat of a slot, counted from 0; with the first the slot begins."""
+
+    slot: int
+    part: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     """One node of a zone (k in the paper)."""
@@ -73,6 +81,8 @@ class NodeSpec:
     keeps_sold: bool = False
     #: An operator vouches for its provider: tasks may ask for such nodes only.
     is_verified: bool = False
+    #: The house's own: its ask rises with the first beat of a day and at no other time.
+    is_own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

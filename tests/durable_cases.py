@@ -11,6 +11,8 @@ from typing import Any
 from marketplace.accounts.erasure import ERASE, GRACE
 from marketplace.accounts.lock_mail import LOCK_MAIL
 from marketplace.accounts.models import Deletion, Organisation
+from marketplace.auction.models import Pricing
+from marketplace.auction.witnesses.days import ASK, ask_witness
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.encryption import encrypt_text
 from marketplace.exports.hub import PUSH
@@ -39,6 +41,7 @@ from marketplace.webhooks.news import News
 from marketplace.webhooks.notices import MAIL, add_notices
 from marketplace.webhooks.outbox import DELIVER
 from marketplace.webhooks.services import create_endpoint, send_test
+from scheduler.public_log.days import DayPromise
 from tests import builders, job_builders, market_builders, vendor_builders
 from tests.builders import NOW
 from workers.protocol.job_spec import DataFormat
@@ -336,6 +339,20 @@ def _build_plan() -> Case:
     )
 
 
+def _build_promise() -> Case:
+    zone = market_builders.zone()
+    Pricing.objects.create(zone=zone)
+    promise = DayPromise(1, zone.name, "", witness_key="cd", entry_hash="ab")
+    ask_witness(zone, promise, now=NOW)
+    return Case(
+        result="ef",
+        read=lambda: Pricing.objects.values_list("day_promise", "day_signature").get(),
+        before=("ab", ""),
+        done=("ab", "ef"),
+        failed=("ab", ""),
+    )
+
+
 #: By the kind's name.
 def _build_notice() -> Case:
     owner = builders.organisation()
@@ -364,4 +381,5 @@ CASES: dict[str, Callable[[], Case]] = {
     PREPARE: _build_preparation,
     TELL: _build_assignment,
     MAKE: _build_plan,
+    ASK: _build_promise,
 }

@@ -21,8 +21,11 @@ from safetensors.numpy import save
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid
+from marketplace.auction.pricing.solve import solve_zone_prices
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Zone
+from marketplace.fleet.policy_settings import find_beats_per_slot
 from marketplace.fleet.selectors import get_model_shape
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_provider, ensure_zone
 from marketplace.jobs.models import (
@@ -217,6 +220,14 @@ def bid(
 def slot_at(made: Zone, slot: int) -> datetime:
     """A moment early in a slot."""
     return made.epoch_at + timedelta(seconds=made.slot_s * slot + 1)
+
+
+def reprice(made: Zone, now: datetime) -> bool:
+    """Come to the beat after a moment, with prices solved on the state at that moment's beat."""
+    refresh_zone(zone=made, now=now)
+    solved = solve_zone_prices(zone_id=made.pk, clock=lambda: now)
+    refresh_zone(zone=made, now=now + timedelta(seconds=made.slot_s / find_beats_per_slot(made)))
+    return solved
 
 
 def open_slice(job: Job) -> Slice:

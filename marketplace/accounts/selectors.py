@@ -41,6 +41,12 @@ def is_run_by_operator(*, organisation_id: str) -> bool:
     return Membership.objects.filter(organisation=organisation_id, user__is_operator=True).exists()
 
 
+def list_operator_organisations() -> set[str]:
+    """Ids of the organisations that are the market's own."""
+    own = Membership.objects.filter(user__is_operator=True)
+    return set(own.values_list("organisation_id", flat=True))
+
+
 def share_members(organisation_id: str, other_id: str) -> bool:
     """Whether two organisations are one, or a person belongs to both."""
     members = Membership.objects.filter(organisation=organisation_id).values("user")

@@ -22,7 +22,7 @@ finetender_jobs_late                           state         past: their deadlin
 finetender_behind                              part          what is behind on a job's way, as
                                                              on /operator/health
 finetender_prices_solved_timestamp_seconds     zone          of the prices in force
-finetender_price_solve_failures                zone          in a row
+finetender_price_solve_failed                  zone          1: the last solve failed
 finetender_log_verified_timestamp_seconds      zone          when the log was last verified
 finetender_log_verified_position               zone          up to which entry
 finetender_money_usd                           account       the ledger's accounts, by kind
@@ -41,7 +41,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 
 from marketplace.auction.lateness import explain_lateness
-from marketplace.auction.models import Bid, BidStatus, LogCheck, MarketHead, Pricing
+from marketplace.auction.models import Bid, BidStatus, LogCheck, MarketHead, Pricing, SolveStatus
 from marketplace.auction.probes import run_probes
 from marketplace.common import clock
 from marketplace.common.durable.selectors import summarize_kinds
@@ -207,12 +207,12 @@ def _of_prices(zones: dict[str, str]) -> Iterator[Metric]:
         "finetender_prices_solved_timestamp_seconds", "Of the prices in force", labels=["zone"]
     )
     failures = GaugeMetricFamily(
-        "finetender_price_solve_failures", "Failures in a row", labels=["zone"]
+        "finetender_price_solve_failed", "Whether the last solve failed", labels=["zone"]
     )
-    for pricing in Pricing.objects.only("zone_id", "applied_at", "failures"):
+    for pricing in Pricing.objects.only("zone_id", "applied_at", "status"):
         if pricing.applied_at is not None:
             solved.add_metric([zones[pricing.zone_id]], pricing.applied_at.timestamp())
-        failures.add_metric([zones[pricing.zone_id]], pricing.failures)
+        failures.add_metric([zones[pricing.zone_id]], pricing.status == SolveStatus.FAILED)
     yield from (solved, failures)
 
 

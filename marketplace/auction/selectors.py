@@ -18,6 +18,7 @@ from marketplace.auction.models import Bid, BidStatus, Bundle, Pricing
 from marketplace.auction.models.bids import HOLD_PREFIX
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.policy_settings import find_unit_fee
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Job
 from marketplace.payments.models import Hold
@@ -213,6 +214,12 @@ def list_zone_pricing() -> QuerySet[Zone]:
         .defer("pricing__waiting", "model_shape")
         .order_by("name")
     )
+
+
+def find_unit_fee_in_force(zone: Zone) -> float:
+    """The house's fee for a work unit, in micro-dollars, as the zone's next bid pays it."""
+    found = Pricing.objects.filter(zone=zone).values_list("fee_per_unit", flat=True).first()
+    return find_unit_fee(zone) if found is None else found
 
 
 def get_policy_in_force(zone: Zone) -> str:

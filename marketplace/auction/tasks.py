@@ -71,10 +71,9 @@ def settle_finished_jobs() -> None:
     take_back_pay(now=clock.now())
 
 
-@shared_task(name="auction.prices_sweep")
-def sweep_prices() -> None:
+@shared_task(name="auction.rates_sweep")
+def sweep_rates() -> None:
     daily_rates.request_due_rates(clock=clock.now)
-    solve.request_due_solves(clock=clock.now)
 
 
 @shared_task(name="auction.prices_solve")
@@ -85,11 +84,6 @@ def solve_zone_prices(*, zone_id: str) -> None:
 @shared_task(name="auction.rates_post")
 def post_zone_rates(*, zone_id: str) -> None:
     daily_rates.post_daily_rates(zone_id=zone_id, clock=clock.now)
-
-
-@shared_task(name="auction.prices_apply")
-def apply_prices(*, zone_id: str) -> None:
-    solve.apply_prices(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.snapshots")

@@ -36,7 +36,7 @@ REST_EVERY_S = 59.5
 #: node falls silent. By them it also shows that workers and lanes are at work.
 REST_EVERY_S_OF = {
     "auction.sweep": 5.5,
-    "auction.prices_sweep": 5.5,
+    "auction.rates_sweep": 5.5,
     "fleet.offline_sweep": 5.5,
 }
 

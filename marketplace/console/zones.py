@@ -39,7 +39,7 @@ LABELS = {
     "posts_rates": ("Post rates", "providers earn a rate posted each day instead of their asks"),
     "refusal_hints": ("Hints with refusals", "which price or deadline would have won"),
     "growth": ("Price growth", "how fast a cell's price rises with its use between two solves"),
-    "solve_every_slots": ("Solve every", "slots between two solves for prices"),
+    "beats_per_slot": ("Beats", "times a slot for new prices; as the zone was opened with"),
     "past_days": ("Days looked back", "whole past days that a forecast of bids is made from"),
     "futures": ("Futures", "days that a solve imagines"),
     "iterations": ("Iterations", "steps of a solve in each of them"),
@@ -67,7 +67,7 @@ GROUPS = (
         False,
     ),
     ("Who may bid", ("holding_limit", "refusal_hints"), False),
-    ("How prices are solved", tuple(POLICY_PARAMETERS), True),
+    ("How prices are solved", ("beats_per_slot", *POLICY_PARAMETERS), True),
 )
 
 

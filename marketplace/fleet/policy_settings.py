@@ -14,6 +14,7 @@ from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import locks
 from marketplace.fleet.models import Zone, ZoneChange
+from scheduler.auction.log.rules import BEATS_PER_SLOT, MOST_BEATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ def _write(limit: float) -> str:
 #: Rules of the engine itself, of which ``scheduler.auction.ZoneRules`` says what they do.
 RULE_PARAMETERS = {
     "refusal_hints": Parameter(bool),
+    #: Beats of a slot: so often prices solved on the state of the beat before come into force.
+    "beats_per_slot": Parameter(int, least=1, most=MOST_BEATS),
     #: Providers earn a rate posted each day instead of their asks.
     "posts_rates": Parameter(bool),
     #: The house's fee, micro-dollars for each work unit: dollars a million units.
@@ -52,8 +55,6 @@ RULE_PARAMETERS = {
 POLICY_PARAMETERS = {
     #: How fast a cell's price grows with its use between two solves.
     "growth": Parameter(float, most=10.0),
-    #: Slots between two solves.
-    "solve_every_slots": Parameter(int, least=1, most=10_000),
     #: Whole past days that a forecast looks at.
     "past_days": Parameter(int, most=28),
     #: ``scheduler.auction.prices.Settings``.
@@ -76,7 +77,18 @@ BID_PARAMETERS = {
     "holding_limit": Parameter(bool),
 }
 CHANGED = "Somebody changed these settings meanwhile. Look at them again."
+#: Shortest beat, seconds: the lane comes by every two.
+LEAST_BEAT_S = 2.5
 PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS | BID_PARAMETERS
+
+
+def find_beats_per_slot(zone: Zone) -> int:
+    """Times a slot that prices come into force: no more than a lane and a solve can follow."""
+    return max(1, min(_read_beats(zone.settings), int(zone.slot_s / LEAST_BEAT_S)))
+
+
+def _read_beats(settings: Mapping[str, Any]) -> int:
+    return int(settings.get("beats_per_slot", BEATS_PER_SLOT))
 
 
 def find_unit_fee(zone: Zone) -> float:
@@ -151,6 +163,14 @@ def set_policy_settings(
         zone = locks.lock_zone(zone.pk)
         if expected is not None and zone.settings != dict(expected):
             raise Conflict("settings_changed", CHANGED)
+        beats = _read_beats(zone.settings)
+        if _read_beats(settings) != beats:
+            raise UserError(
+                "invalid_policy_setting",
+                f"beats_per_slot stays {beats} as long as the zone lives: verifiers of its log "
+                "count by it. For other beats, open another zone.",
+                param="settings.beats_per_slot",
+            )
         if zone.settings != dict(settings):
             ZoneChange.objects.create(
                 zone=zone,

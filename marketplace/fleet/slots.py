@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from marketplace.fleet.models import Zone
+from scheduler.types import Beat
 
 DAY_S = 86_400
 
@@ -20,6 +21,13 @@ def count_slots_per_day(zone: Zone) -> int:
 def slot_at(zone: Zone, at: datetime) -> int:
     """The slot that holds a moment; negative before the zone's epoch."""
     return (at - zone.epoch_at) // timedelta(seconds=zone.slot_s)
+
+
+def beat_at(zone: Zone, at: datetime, *, beats: int) -> Beat:
+    """The beat under way at a moment, of a slot that has so many."""
+    slot = slot_at(zone, at)
+    begun = at - slot_starts_at(zone, slot)
+    return Beat(slot, begun * beats // timedelta(seconds=zone.slot_s))
 
 
 def slot_starts_at(zone: Zone, slot: int) -> datetime:

@@ -58,6 +58,20 @@ def parse_json(text: str) -> Any:
         )
 
 
+def read_hex(text: str, *, length: int) -> bytes:
+    """Give the bytes that a text names, which has one form only.
+
+    Raises
+    ------
+    ValueError
+        If there are more or fewer bytes, or the text is not their hex in small letters.
+    """
+    found = bytes.fromhex(text)
+    if len(found) != length or found.hex() != text:
+        raise ValueError(f"not the hex of {length} bytes in small letters")
+    return found
+
+
 @contextmanager
 def _refusing_depth() -> Generator[None]:
     try:

@@ -14,7 +14,7 @@ from .canonical_json import serialize_canonical
 from .commitments import commit_owner, commit_private, compute_commitment
 
 #: The form of the log that this program writes and reads.
-LOG_VERSION = 2
+LOG_VERSION = 3
 
 #: Members of an entry.
 ENTRY_MEMBERS = {"position", "event", "outcome", "prev_hash", "hash"}

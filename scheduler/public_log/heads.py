@@ -15,7 +15,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from .canonical_json import serialize_canonical
+from .canonical_json import read_hex, serialize_canonical
 
 #: Part of every signed text, so that no signature made for something else is one of a head.
 HEAD_FORMAT = "finetender-head-1"
@@ -69,10 +69,15 @@ def sign_head(
 
 def has_valid_signature(signed: SignedHead) -> bool:
     """Whether the key that a head names made its signature."""
+    return is_signed(_text_of(signed), key=signed.public_key, signature=signed.signature)
+
+
+def is_signed(text: bytes, *, key: str, signature: str) -> bool:
+    """Whether a key signed a text; key and signature in hex, which has one form only."""
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signed.public_key))
-        key.verify(bytes.fromhex(signed.signature), _text_of(signed))
-    except (InvalidSignature, ValueError):
+        public_key = Ed25519PublicKey.from_public_bytes(read_hex(key, length=32))
+        public_key.verify(read_hex(signature, length=64), text)
+    except (InvalidSignature, ValueError, TypeError):
         return False
     return True
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from .canonical_json import parse_json
+from .days import DayReader
 from .entries import LOG_VERSION, digest, find_break, is_as_hashed
 from .heads import SignedHead
 from .turns import ARRIVED, BUNDLED, check_turn, read_turn, settle_receipts
@@ -54,11 +55,12 @@ class TranscriptReader:
             raise ValueError("line 1 names neither rules nor a snapshot: this is not a transcript")
         try:
             self.begins_at, self.begin_hash = self._find_begin()
+            rules = self.snapshot["rules"] if self.snapshot is not None else self.rules
         except UNREADABLE as error:
             what = "rules" if self.snapshot is None else "snapshot"
             raise ValueError(f"line 1 has no {what} that can be read: {error!r}") from error
         zone = self.header.get("zone")
-        self.comparison = HeadComparison(_list_heads_of_zone(zone, witness), now)
+        self.comparison = HeadComparison(_list_heads_of_zone(zone, witness), now, rules or {})
         self.comparison.note(position=self.begins_at, hash_=self.begin_hash)
         #: The first entry that says more than is hashed, and a sentence on it.
         self.loose: tuple[int, str] | None = None
@@ -130,6 +132,8 @@ class ChainCheck:
     decided: int = 0
     #: Heads of a witness that the log agrees with.
     witnessed: int = 0
+    #: Heads of a witness at which a beat had been due for more than a minute.
+    beats_late: int = 0
     #: Those of entries that were lost, as the log itself says.
     lost_heads: tuple[LostHeads, ...] = ()
     #: Sentences on entries that the log itself names as wrong.
@@ -177,8 +181,9 @@ def check_transcript(
             raise refuse_entry(number, error) from error
         if problem is not None:
             return checker.build(int(data["position"]), problem)
-    if witness is None:
-        return checker.build(None, None)
+    other = checker.find_other_seed()
+    if witness is None or other is not None:
+        return checker.build(*(other or (None, None)))
     twice = reader.find_double_history()
     found = reader.find_contradiction() if twice is None else (None, twice)
     return checker.build(*(found or (None, None)), is_witnessed=True)
@@ -192,6 +197,9 @@ class _ChainChecker:
         self._position, self._head = reader.begins_at, reader.begin_hash
         snapshot = reader.snapshot or {}
         self._receipts = {str(bid): str(seal) for bid, seal in snapshot.get("receipts", ())}
+        self._days = DayReader(reader.rules, reader.snapshot)
+        #: Why entries' seeds are not those that follow, by position, where no later one says so.
+        self._other_seeds: dict[int, str] = {}
         self._bundle: tuple[str, list[str]] | None = None
         if "bundle" in snapshot:
             bundle_id, task_ids, *_ = snapshot["bundle"]
@@ -210,6 +218,7 @@ class _ChainChecker:
         turn = read_turn(event)
         try:
             check_turn(self._receipts, self._bundle, turn)
+            self._days.take(event, entry_hash=str(data["hash"]))
         except ValueError as error:
             return f"the entry cannot have happened: {error}"
         settle_receipts(self._receipts, turn)
@@ -220,13 +229,20 @@ class _ChainChecker:
             if self._bundle is not None:
                 left = self._bundle[1][1:]
                 self._bundle = (self._bundle[0], left) if left else None
+        elif turn.kind == "PricesSolved" and (other := self._days.find_seed_problem(event)):
+            self._other_seeds[int(data["position"])] = other
         elif turn.kind == "ErratumNoted":
+            self._other_seeds.pop(int(event["entry"]), None)
             self._errata.append(
                 f"entry {event['entry']} is wrong, as entry {data['position']} says: "
                 f"{event['problem']} Rule: {event['rule']}."
             )
         self._position, self._head = int(data["position"]), str(data["hash"])
         return None
+
+    def find_other_seed(self) -> tuple[int, str] | None:
+        """Give the first entry whose seed does not follow, and why, unless the log names it."""
+        return next(iter(self._other_seeds.items()), None)
 
     def build(
         self, position: int | None, problem: str | None, *, is_witnessed: bool = False
@@ -240,6 +256,7 @@ class _ChainChecker:
             problem=problem,
             decided=self._decided,
             witnessed=self._reader.comparison.agreeing,
+            beats_late=self._reader.comparison.count_late(),
             lost_heads=tuple(lost),
             errata=tuple(self._errata),
             begins_at=self._reader.begins_at,

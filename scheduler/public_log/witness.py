@@ -20,6 +20,10 @@ from .turns import RESTORED
 #: Seconds from a head's signature to the moment that its backup is of; no lane's turn takes longer.
 BACKUP_WITHIN_S = 60.0
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+#: Seconds that clocks of a market may differ by, and that its lane and its signer come by later.
+BEAT_WITHIN_S = 60.0
+#: Entries that come with a beat at most, itself among them.
+_OF_BEAT = 4
 #: What a sentence on a market that showed two histories begins with.
 TWO_HISTORIES = "the market signed two different heads"
 
@@ -116,6 +120,37 @@ class Restore:
     restored_at: str
 
 
+@dataclass(frozen=True, slots=True)
+class DueBeat:
+    """A beat of a log whose rules name a clock."""
+
+    position: int
+    #: When it was due, and the next one, seconds since 1970 UTC.
+    due_s: float
+    next_s: float
+
+    def is_early(self, at: datetime) -> bool:
+        """Whether it had come by a moment that was long before its time."""
+        return self.due_s > at.timestamp() + BEAT_WITHIN_S
+
+    def is_overdue(self, at: datetime, *, position: int) -> bool:
+        """Whether the next one was long due when the last entry was one after those of this."""
+        return at.timestamp() > self.next_s + BEAT_WITHIN_S and position >= self.position + _OF_BEAT
+
+
+def read_beat(
+    event: Mapping[str, Any], rules: Mapping[str, Any], *, position: int
+) -> DueBeat | None:
+    """Give the beat that an entry logs; ``None`` for another entry, or where there is no clock."""
+    slot_s = float(rules.get("slot_s", 0))
+    if event["type"] != "SlotAdvanced" or not slot_s:
+        return None
+    beat_s = slot_s / int(rules["beats_per_slot"])
+    due_s = float(rules.get("epoch_s", 0)) + int(event["slot"]) * slot_s
+    due_s += int(event.get("part", 0)) * beat_s
+    return DueBeat(position, due_s, due_s + beat_s)
+
+
 @dataclass(slots=True)
 class HeadComparison:
     """The hashes of a log at the positions that witnesses saw, noted as the log is read."""
@@ -124,11 +159,18 @@ class HeadComparison:
     heads: Sequence[SignedHead]
     #: The reader's clock; what a log says of a later moment excuses nothing.
     now: datetime | None = None
+    #: The log's; its beats are held against the moments of heads if they name a clock.
+    rules: Mapping[str, Any] = field(default_factory=dict[str, Any])
     #: Of the log, by position.
     _found: dict[int, str] = field(default_factory=dict[int, str])
     _wanted: frozenset[int] = field(init=False)
     #: Entries that say that what came from there on was lost, by position.
     _restored: dict[int, Restore] = field(default_factory=dict[int, Restore])
+    _beat: DueBeat | None = None
+    #: By position of a head.
+    _beats: dict[int, DueBeat] = field(default_factory=dict[int, DueBeat])
+    #: Positions of promised days, with the zone and the market's key that they name.
+    _promised: dict[int, tuple[str, str]] = field(default_factory=dict[int, "tuple[str, str]"])
     _first: int | None = None
     _last: int = 0
 
@@ -144,10 +186,15 @@ class HeadComparison:
             self._found[position] = hash_
 
     def note_event(self, *, position: int, event: Mapping[str, Any]) -> None:
-        """Note an entry that says that later ones were lost; others say nothing of heads."""
+        """Note an entry that says that later ones were lost, a beat, or a promised day."""
         if event["type"] == RESTORED:
             moments = str(event["backed_up_at"]), str(event["restored_at"])
             self._restored[position] = Restore(*moments)
+        elif event["type"] == "DayPromised":
+            self._promised[position] = str(event["zone"]), str(event.get("market_key", ""))
+        self._beat = read_beat(event, self.rules, position=position) or self._beat
+        if position in self._wanted and self._beat is not None:
+            self._beats[position] = self._beat
 
     def list_lost(self) -> list[LostHeads]:
         """Count the heads that were signed of lost entries, by the entry that says so."""
@@ -194,6 +241,36 @@ class HeadComparison:
         """Heads that the log has as they were signed."""
         return sum(map(self._agrees, self.heads))
 
+    def count_late(self) -> int:
+        """Count the heads of entries after a beat's own at which the next one was long due."""
+        return sum(
+            beat.is_overdue(_read(signed.signed_at), position=signed.head.position)
+            for signed, beat in self._list_beats()
+        )
+
+    def _list_beats(self) -> list[tuple[SignedHead, DueBeat]]:
+        standing = [signed for signed in self.list_standing() if self._agrees(signed)]
+        return [
+            (signed, self._beats[signed.head.position])
+            for signed in standing
+            if signed.head.position in self._beats
+        ]
+
+    def _find_beat_problem(self) -> tuple[int, str] | None:
+        """Find a beat that came before its time, or a day that was promised in another name."""
+        for signed, beat in self._list_beats():
+            if beat.is_early(_read(signed.signed_at)):
+                return beat.position, (
+                    f"the beat at {beat.position} came before its time: the market signed it "
+                    f"on {signed.signed_at}"
+                )
+        names = {(signed.head.zone, signed.public_key) for signed in self.heads}
+        first = min((signed.head.position for signed in self.heads), default=0)
+        for position, named in self._promised.items():
+            if position > first and named not in names:
+                return position, f"a day was promised for zone {named[0]} under another key"
+        return None
+
     def find_problem(self) -> tuple[int, str] | None:
         """Find the earliest head that the log contradicts, with a sentence on it.
 
@@ -216,7 +293,7 @@ class HeadComparison:
                     f"the log was written again: its entry {head.position} has the hash {found}, "
                     f"and the market signed {head.hash} on {signed.signed_at}"
                 )
-        return None
+        return self._find_beat_problem()
 
 
 def _read(moment: str) -> datetime:

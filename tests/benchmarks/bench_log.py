@@ -72,7 +72,7 @@ def bench(wanted: int, *, profile: bool) -> None:
     from marketplace.auction.book import engine_cache as books
     from marketplace.auction.book import verify
     from marketplace.auction.models import LogEntry, MarketHead, Snapshot
-    from marketplace.auction.pricing.solve import DueSolve, _solve
+    from marketplace.auction.pricing.solve import _solve
     from marketplace.fleet.selectors import slot_starts_at
     from scheduler.auction import Engine
     from scheduler.auction.audit.faults import Faults
@@ -132,15 +132,15 @@ def bench(wanted: int, *, profile: bool) -> None:
 
     def replay() -> None:
         fresh = Engine(books.restore_engine(first).rules)
-        audit, faults = SolveAudit(fresh.position, wanted=()), Faults()
+        audit, faults = SolveAudit(fresh.position), Faults()
         for row in books.read_log_rows(LogEntry.objects.filter(zone=zone)):
             assert verify._replay_row(fresh, row, audit, faults)[1] is None
 
-    slot = engine.horizon.first_slot
-    due = DueSolve(slot=slot, fleet="")
+    head.beat_position = engine.position
     for case in ("solve for prices, the replica from its snapshot", "solve for prices"):
         with Timed() as spent:
-            solved = _solve(zone, due=due, now=slot_starts_at(zone, slot))
+            solved = _solve(head)
+        assert solved is not None
         report(
             case,
             count=wanted,

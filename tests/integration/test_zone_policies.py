@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import timedelta
 from io import StringIO
 from math import inf
 
@@ -15,13 +16,15 @@ from django.db import connection, transaction
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Reservation
-from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
+from marketplace.auction.pricing.solve import solve_zone_prices
 from marketplace.common import clock
 from marketplace.common.queue import enqueue
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import lock_wallets
+from scheduler.auction.log.rules import BEATS_PER_SLOT
 from tests import builders, lane_process
 from tests import market_builders as market
 from tests.audits import replay_transcript
@@ -67,13 +70,13 @@ def pricing(zone) -> Pricing:
 
 
 def prices_after(zone, position: int) -> Callable[[], bool]:
-    """Ask for prices as the beat does, until some are in force that were solved later."""
+    """Whether prices are in force that were solved later; the lane's sweep comes as by the beat."""
     asked_s = -inf
 
     def in_force() -> bool:
         nonlocal asked_s
         if time.monotonic() - asked_s > 1.0:
-            enqueue("auction.prices_sweep")
+            enqueue("auction.sweep")
             asked_s = time.monotonic()
         return (pricing(zone).applied_position or 0) > position
 
@@ -93,8 +96,6 @@ def test_a_zone_is_solved_again_and_survives_the_death_of_its_lane(zone, tmp_pat
         bids += place(owner, zone, 10)
         until(lambda: decided(zone), what="bids are decided at solved prices")
 
-        # A new node is a reason to solve again, once the zone has rested.
-        market.node(zone)
         assert first.applied_position is not None
         until(prices_after(zone, first.applied_position), what="prices are solved again")
 
@@ -168,8 +169,10 @@ def test_solves_and_decisions_at_once_come_to_one_log(zone):
     def solve() -> bool:
         return solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
 
-    def apply() -> bool:
-        return apply_prices(zone_id=zone.pk, clock=lambda: now)
+    later = now + timedelta(seconds=zone.slot_s / BEATS_PER_SLOT)
+
+    def follow_beat() -> None:
+        refresh_zone(zone=zone, now=later)
 
     def decide() -> int:
         return sum(decide_pending_bids(zone=zone, now=now, limit=3).decided for _ in range(4))
@@ -180,9 +183,8 @@ def test_solves_and_decisions_at_once_come_to_one_log(zone):
     # Those received under one's lane may be decided by who enters it next.
     assert not Bid.objects.filter(status="pending").exists()
     place(owner, zone, 6)
-    results = at_once([apply, apply, decide])
-    assert sorted(results[:2]) == [False, True]
-    # Who applies the prices decides what was received as well, and may leave nothing to decide.
+    results = at_once([follow_beat, follow_beat, decide])
+    # Who follows the beat decides what was received as well, and may leave nothing to decide.
     assert 0 <= results[2] <= 6
     assert not Bid.objects.filter(status="pending").exists()
     kinds = list(LogEntry.objects.filter(zone=zone).values_list("kind", flat=True))

@@ -30,7 +30,7 @@ def test_the_honest_log_passes_with_a_head_from_anywhere(shows_bids: bool) -> No
     witness = [forgeries.draw_head(lines[:1], lines, rng) for _ in range(5)]
     found = verify_transcript(lines, witness=witness)
     assert (found.ok, found.witnessed) == (True, 5)
-    assert found.solved_again == (3 if shows_bids else 0)
+    assert found.solved_again == (12 if shows_bids else 0)
 
 
 def test_solves_whose_bids_count_by_what_their_owner_won_come_to_the_same_again() -> None:
@@ -40,7 +40,7 @@ def test_solves_whose_bids_count_by_what_their_owner_won_come_to_the_same_again(
         write_log(busy, bids, settings=Settings(futures=2, iterations=6), salt="s")
         for bids in (day, [replace(task, owner="") for task in day])
     ]
-    assert [verify(log, rules=VICTIM.rules).solved_again for log in logs] == [3, 3]
+    assert [verify(log, rules=VICTIM.rules).solved_again for log in logs] == [12, 12]
     # What an owner has bought backs what it asks for besides.
     counted, whole = (
         [e.event.inputs["bids_today"] for e in log if isinstance(e.event, PricesSolved)]
@@ -60,7 +60,7 @@ def test_no_forgery_passes_a_witness_with_a_head_from_after_it(
     lines, honest = (
         forgeries.write_lines(log, VICTIM.rules, shows_bids=shows_bids) for log in (forged, HONEST)
     )
-    if lines == honest:
+    if forgeries.goes_on(lines, honest):
         return
     assert not forgeries.is_accepted(lines, [forgeries.draw_head(lines, honest, rng)])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from scheduler.auction import (
     ChainEntry,
     Engine,
-    Verification,
     ZoneRules,
     entry_from_json,
     entry_to_json,
@@ -46,12 +44,6 @@ class SolvedMarket(Market):
         if isinstance(event, events.BidArrived):
             self.decided.append(event.task)
         return event
-
-    def check(self, log: Sequence[ChainEntry]) -> Verification:
-        """Replay a log from a snapshot: so solves that no log leads to are taken as logged."""
-        begun = Engine(self.rules)
-        begun.apply(log[0].event)
-        return verify(log[1:], begun.snapshot())
 
     def solve(self, engine: Engine) -> events.PricesSolved:
         first, last = engine.horizon.first_slot, engine.horizon.last_slot
@@ -123,16 +115,12 @@ def test_no_cell_is_oversold_and_every_admission_keeps_its_terms(seed: int) -> N
 def test_a_replay_gives_every_price_and_hash_again_bit_for_bit(seed: int) -> None:
     market, log = played(seed, 80)
     read = [entry_from_json(entry_to_json(entry)) for entry in log]
-    found = market.check(read)
-    assert found.ok, found.problem
-    assert found.head_hash == market.engine.head_hash
-    middle = Engine(market.rules)
-    for entry in read[:40]:
-        middle.apply(entry.event)
-    assert verify(read[40:], middle.snapshot()).head_hash == market.engine.head_hash
     again = Engine(market.rules)
-    for entry in read:
-        again.apply(entry.event)
+    for at, entry in enumerate(read):
+        if at == 40:
+            again = Engine.restore(again.snapshot())
+        assert again.apply(entry.event) == entry
+    assert again.head_hash == market.engine.head_hash
     ours, theirs = market.engine.prices(), again.prices()
     assert ours.compute_price.tobytes() == theirs.compute_price.tobytes()
     assert ours.memory_price.tobytes() == theirs.memory_price.tobytes()
@@ -180,13 +168,19 @@ def test_the_price_never_rises_with_the_deadline_nor_falls_with_work_or_memory()
 def test_an_altered_solved_price_breaks_the_chain() -> None:
     market, log = played(3, 60)
     at = next(i for i, e in enumerate(log) if isinstance(e.event, events.PricesSolved))
+    begun = Engine(market.rules)
+    for entry in log[:at]:
+        begun.apply(entry.event)
     event = log[at].event
     assert isinstance(event, events.PricesSolved)
     node, row = next(iter(event.compute_price.items()))
     forged = replace(event, compute_price={**event.compute_price, node: (row[0] + 0.01, *row[1:])})
-    found = market.check([*log[:at], replace(log[at], event=forged), *log[at + 1 :]])
+    found = verify([replace(log[at], event=forged), *log[at + 1 :]], begun.snapshot())
     assert not found.ok
-    assert found.position == log[at].position
+    assert (found.position, found.problem) == (
+        log[at].position,
+        "the hash is not that of the entry",
+    )
 
 
 @pytest.mark.parametrize("growth", [0.0, 0.1, 2.0])

@@ -194,10 +194,12 @@ def test_a_cell_is_sold_only_where_the_ask_is_no_higher_than_the_rate_which_the_
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 10**6), at=st.integers(0, 60))
-def test_a_log_with_posted_rates_verifies_and_retraces_to_the_last_bit(seed: int, at: int) -> None:
+def test_a_log_with_posted_rates_replays_and_retraces_to_the_last_bit(seed: int, at: int) -> None:
     market = PostedMarket(seed)
     log = market.run(60)
-    assert market.check(log).ok
+    engine = Engine(market.rules)
+    for entry in log:
+        assert engine.apply(entry.event) == entry
     engine = Engine(market.rules)
     for entry in log[:at]:
         engine.apply(entry.event)
@@ -306,7 +308,7 @@ SHORT = [
         zone,
         scenario=replace(zone.scenario, slots=24),
         solve=Settings(futures=1, most_tasks=200),
-        solve_every=4,
+        beats=1,
     )
     for zone in ZONES
 ]

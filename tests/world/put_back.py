@@ -9,18 +9,25 @@ import pytest
 from django.db.models.functions import Greatest
 
 from marketplace.auction.bidding.place import NewBid
+from marketplace.auction.book import engine_cache
 from marketplace.auction.lane import price_changes
-from marketplace.auction.pricing import solve
+from marketplace.auction.models import MarketHead
+from marketplace.common import clock
 from marketplace.common.durable import run as durable_run
 from marketplace.common.models import DurableWork
 from marketplace.jobs.models import Slice, SliceStatus
 from marketplace.jobs.services import dispatch
+from scheduler.auction import Engine
 
 
-def let_slot_and_state_of_a_solve_differ(patch: pytest.MonkeyPatch) -> None:
-    """The slot is read before the log, which the lane may lengthen meanwhile; nobody checks."""
-    patch.setattr(solve, "max", lambda due, _present: due, raising=False)
-    patch.setattr(solve, "_check", lambda _solved, **_: None)
+def let_a_solve_read_what_came_after_its_beat(patch: pytest.MonkeyPatch) -> None:
+    """The solver takes the log as it is, which the lane may have lengthened; nobody checks."""
+
+    def replicate(*, head: MarketHead) -> Engine:
+        with engine_cache.read_book(zone=head.zone, now=clock.now()) as book:
+            return book.engine.replica()
+
+    patch.setattr(engine_cache, "replicate_at_beat", replicate)
     patch.setattr(price_changes, "find_timing_problem", lambda *_, **__: None)
 
 
@@ -61,7 +68,7 @@ def lose_the_validation_file_of_a_card_bid(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "the race of solve and slot": let_slot_and_state_of_a_solve_differ,
+    "the race of solve and lane": let_a_solve_read_what_came_after_its_beat,
     "the deadlock of leases": extend_leases_without_their_jobs,
     "the push without a fence": store_what_came_after_the_lease,
     "the card bid without its validation file": lose_the_validation_file_of_a_card_bid,

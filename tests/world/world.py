@@ -17,7 +17,6 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from marketplace.auction.models import LogEntry
-from marketplace.auction.pricing import solve
 from marketplace.common import clock
 from marketplace.common.errors import MarketFault, UserError
 from marketplace.common.outbound import FetchFailed
@@ -55,7 +54,7 @@ VERIFY_EVERY = 25
 OWNERS, NODES = 3, 3
 #: Of the turns, the share of a task that is looked at closely; tasks that are told their zone.
 OFTEN_SHARE = 0.4
-OF_A_ZONE = ("auction.prices_solve", "auction.decide_pending_bids", "auction.prices_apply")
+OF_A_ZONE = ("auction.prices_solve", "auction.decide_pending_bids")
 #: What calls other companies' servers; the world has none of them.
 OUTSIDE = ("payments.gateway_compare", "tiers.reconcile")
 
@@ -197,7 +196,7 @@ class World:
             (12, "slots are dispatched", lambda: self._run_task("jobs.slots_dispatch", {})),
             (8, "leases are swept", lambda: self._run_task("jobs.leases_sweep", {})),
             (8, "the lane's sweep", self._sweep_lane),
-            (4, "prices are asked for", lambda: self._run_task("auction.prices_sweep", {})),
+            (4, "rates are asked for", lambda: self._run_task("auction.rates_sweep", {})),
             (6, "jobs are settled", lambda: self._run_task("auction.settle_finished", {})),
             (12, f"the beat's {task}", lambda: self._run_task(task, {})),
             (4, "events are sent", lambda: self._run_task(DELIVER, {})),
@@ -333,6 +332,5 @@ def open_world(
         patch.setattr(clock, "now", lambda: world.now)
         patch.setattr(app, "send_task", world.send)
         patch.setattr(delivery, "ask_stranger", world.receive_message)
-        patch.setattr(solve, "REST", 0.0)
         world.actors = [actor(world, patch) for actor in actors]
         yield world

@@ -24,12 +24,16 @@ from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.models import BidStatus
-from marketplace.auction.selectors import MarketNow, get_policy_in_force, load_market
+from marketplace.auction.selectors import (
+    MarketNow,
+    find_unit_fee_in_force,
+    get_policy_in_force,
+    load_market,
+)
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, LinesDownload
 from marketplace.fleet.base_models import pack_bundled_model
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import find_unit_fee
 from marketplace.fleet.selectors import (
     get_open_zone,
     list_nodes_on_sale,
@@ -73,7 +77,7 @@ class ZoneSerializer(Answer):
         return list_nodes_on_sale(zone).count()
 
     def get_fee_per_million_units(self, zone: Zone) -> int:
-        return round(find_unit_fee(zone) * 1_000_000)
+        return round(find_unit_fee_in_force(zone) * 1_000_000)
 
 
 class ZoneListSerializer(Answer):

@@ -23,8 +23,14 @@ from django.db.models import QuerySet
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.common.errors import MarketFault
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import RULE_PARAMETERS, check_policy_settings, find_unit_fee
+from marketplace.fleet.policy_settings import (
+    RULE_PARAMETERS,
+    check_policy_settings,
+    find_beats_per_slot,
+    find_unit_fee,
+)
 from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at
+from marketplace.fleet.slots import count_slots_per_day
 from marketplace.payments.price_shares import find_card_share, find_tax_share
 from scheduler import types as scheduler
 from scheduler.auction import ChainEntry, Engine, ZoneRules, rules_from_json, rules_to_json
@@ -71,10 +77,12 @@ class Book:
         return {node.id: node for node in self.engine.nodes}
 
 
-#: Two sets of engines: the lane changes its own, readers share theirs, so that a
-#: reader never sees what a transaction of the lane may still take back.
+#: Three sets of engines: the lane changes its own, readers share theirs, so that a
+#: reader never sees what a transaction of the lane may still take back, and solves have one that
+#: stops at the latest beat.
 _lane_books: dict[str, Book] = {}
 _read_books: dict[str, Book] = {}
+_beat_books: dict[str, Book] = {}
 _read_locks: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
@@ -101,6 +109,10 @@ def build_first_rules(zone: Zone, *, now: datetime) -> ZoneRules:
         base_memory=zone.base_memory_gb,
         horizon_slots=zone.horizon_slots,
         first_slot=slot_at(zone, now),
+        day_slots=count_slots_per_day(zone),
+        beats_per_slot=find_beats_per_slot(zone),
+        slot_s=zone.slot_s,
+        epoch_s=round(zone.epoch_at.timestamp()),
         money_quantum=1.0,
     )
     return replace_zone_settings(begun, zone=zone)
@@ -143,7 +155,12 @@ def begin_log(*, zone: Zone, now: datetime) -> MarketHead:
         taken_at=now,
     )
     Pricing.objects.update_or_create(
-        zone=zone, defaults={"policy": engine.rules.policy, "policy_since_at": now}
+        zone=zone,
+        defaults={
+            "policy": engine.rules.policy,
+            "policy_since_at": now,
+            "fee_per_unit": engine.rules.fee_per_unit,
+        },
     )
     return MarketHead.objects.create(
         zone=zone,
@@ -184,6 +201,20 @@ def read_book(*, zone: Zone, now: datetime) -> Iterator[Book]:
         book = _in_step(_read_books.pop(zone.pk, None), head)
         _read_books[zone.pk] = book
         yield book
+
+
+def replicate_at_beat(*, head: MarketHead) -> Engine:
+    """A replica of the zone's engine as the latest beat of the log left it; it has such a beat."""
+    last = LogEntry.objects.only("hash").get(zone_id=head.zone_id, position=head.beat_position)
+    then = MarketHead(
+        zone_id=head.zone_id, position=head.beat_position, head_hash=last.hash, slot=head.slot
+    )
+    with _guard:
+        lock = _read_locks.setdefault(head.zone_id, threading.Lock())
+    with lock:
+        book = _in_step(_beat_books.pop(head.zone_id, None), then)
+        _beat_books[head.zone_id] = book
+        return book.engine.replica()
 
 
 def _unbegun(zone: Zone, *, now: datetime) -> Engine:
@@ -294,6 +325,7 @@ class LogRow(NamedTuple):
     outcome: str
     prev_hash: str
     hash: str
+    recorded_at: datetime
 
 
 def read_log_rows(log: QuerySet[LogEntry]) -> Iterator[LogRow]:

@@ -63,9 +63,6 @@ READ_FOR = timedelta(days=35)
 ENTRIES_OF_SEGMENT = 5000
 _LOCK = "auction.archive"
 
-#: Entries, each with when it was written.
-_Rows = list[tuple[LogRow, datetime]]
-
 
 @dataclass(frozen=True, slots=True)
 class ArchivedLog:
@@ -143,8 +140,10 @@ def _list_ends(zone: Zone, *, first: int, now: datetime) -> Iterator[tuple[int, 
     solved = Pricing.objects.filter(zone=zone).values_list("applied_position", flat=True).first()
     if solved is not None:
         yield solved - 1, "The prices in force were solved there."
-    head = MarketHead.objects.filter(zone=zone).values_list("position", flat=True).first()
-    yield (head or 1) - 1, "The log's last entry stays."
+    head = MarketHead.objects.filter(zone=zone).first()
+    yield (head.position if head else 1) - 1, "The log's last entry stays."
+    if head is not None and head.beat_position:
+        yield head.beat_position - 1, "The next prices are solved from the latest beat."
     unsettled = _find_unsettled(zone, first=first, now=now)
     if unsettled is not None:
         yield unsettled.position - 1, f"The bid {unsettled.pk} is not settled for good."
@@ -174,7 +173,7 @@ def _archive_next(zone: Zone, *, until: int, key: SigningKey, now: datetime) -> 
     if last is None:
         return None
     rows = _read_rows(zone, first=first, last=last)
-    prev_hash = rows[0][0].prev_hash
+    prev_hash = rows[0].prev_hash
     if before is not None and prev_hash != before.head_hash:
         raise Conflict("archive_failed", f"Entry {first} does not follow the archived ones.")
     _check_chain(rows, first=first, last=last)
@@ -183,9 +182,9 @@ def _archive_next(zone: Zone, *, until: int, key: SigningKey, now: datetime) -> 
         first=first,
         last=last,
         prev_hash=prev_hash,
-        head_hash=rows[-1][0].hash,
-        began_at=rows[0][1],
-        ended_at=rows[-1][1],
+        head_hash=rows[-1].hash,
+        began_at=rows[0].recorded_at,
+        ended_at=rows[-1].recorded_at,
         archived_at=now,
         public_key=key.public_key,
     )
@@ -208,16 +207,16 @@ def _find_signed_end(zone: Zone, *, first: int, until: int) -> int | None:
     return head.position
 
 
-def _read_rows(zone: Zone, *, first: int, last: int) -> _Rows:
+def _read_rows(zone: Zone, *, first: int, last: int) -> list[LogRow]:
     entries = LogEntry.objects.filter(zone=zone, position__range=(first, last))
-    columns = entries.order_by("position").values_list(*LogRow._fields, "recorded_at")
-    return [(LogRow(*row), at) for *row, at in columns]
+    columns = entries.order_by("position").values_list(*LogRow._fields)
+    return list(map(LogRow._make, columns))
 
 
-def _check_chain(rows: Sequence[tuple[LogRow, datetime]], *, first: int, last: int) -> None:
+def _check_chain(rows: Sequence[LogRow], *, first: int, last: int) -> None:
     """Compute every hash again: nothing goes into a file that does not follow from it."""
-    before = rows[0][0].prev_hash
-    for wanted, (row, _) in zip(range(first, last + 1), rows, strict=True):
+    before = rows[0].prev_hash
+    for wanted, row in zip(range(first, last + 1), rows, strict=True):
         found = hash_entry(
             position=wanted,
             event=parse_json(row.event),
@@ -229,7 +228,7 @@ def _check_chain(rows: Sequence[tuple[LogRow, datetime]], *, first: int, last: i
         before = found
 
 
-def _store(segment: LogSegment, rows: _Rows, *, key: SigningKey) -> None:
+def _store(segment: LogSegment, rows: list[LogRow], *, key: SigningKey) -> None:
     """Store a segment's file and its manifest, and read the file back as every reader will.
 
     A storage that lost or changed anything raises; nothing is deleted then.
@@ -250,7 +249,7 @@ def _store(segment: LogSegment, rows: _Rows, *, key: SigningKey) -> None:
             raise Conflict("archive_failed", f"The storage has {segment.manifest.name} otherwise.")
 
 
-def _replace_rows(segment: LogSegment, rows: _Rows) -> None:
+def _replace_rows(segment: LogSegment, rows: list[LogRow]) -> None:
     """Let the file take the place of the rows.
 
     What was stored is not deleted where this fails: a commit whose answer was lost may have been

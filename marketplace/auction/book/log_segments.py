@@ -29,7 +29,6 @@ from scheduler.public_log.canonical_json import serialize_canonical
 FORMAT = "finetender-log-segment-1"
 #: Rows read at once: a slow reader holds no cursor.
 _PAGE_ROWS = 500
-_SOLVED = "PricesSolved"
 
 
 def read_log(zone_id: str, *, first: int, last: int | None = None) -> Iterator[LogRow]:
@@ -57,7 +56,7 @@ def _read_page(zone_id: str, first: int) -> list[LogRow]:
     segment = find_segment(zone_id, first)
     if segment is None:
         return page
-    return [row for row, _ in read_segment(segment) if row.position >= first]
+    return [row for row in read_segment(segment) if row.position >= first]
 
 
 def find_segment(zone_id: str, position: int) -> LogSegment | None:
@@ -71,8 +70,8 @@ def find_last_segment(zone_id: str) -> LogSegment | None:
     return LogSegment.objects.filter(zone=zone_id).order_by("-first").first()
 
 
-def find_hashes(zone_id: str, positions: Collection[int]) -> dict[int, str]:
-    """Find the hashes of some entries, by position; those that there are.
+def find_marks(zone_id: str, positions: Collection[int]) -> dict[int, tuple[str, datetime]]:
+    """Find hash and moment of some entries, by position; those that there are.
 
     Raises
     ------
@@ -80,7 +79,8 @@ def find_hashes(zone_id: str, positions: Collection[int]) -> dict[int, str]:
         As ``read_log``.
     """
     rows = LogEntry.objects.filter(zone_id=zone_id, position__in=positions).order_by("position")
-    found = dict(rows.values_list("position", "hash"))
+    columns = rows.values_list("position", "hash", "recorded_at")
+    found = {position: (hash_, at) for position, hash_, at in columns}
     missing = sorted(set(positions) - found.keys())
     while missing:
         segment = find_segment(zone_id, missing[0])
@@ -88,36 +88,26 @@ def find_hashes(zone_id: str, positions: Collection[int]) -> dict[int, str]:
             missing = missing[1:]
             continue
         inside = {position for position in missing if position <= segment.last}
-        # The last one's is known without the file.
-        found |= {segment.last: segment.head_hash} if segment.last in inside else {}
+        # The last one's are known without the file.
+        if segment.last in inside:
+            found[segment.last] = (segment.head_hash, segment.ended_at)
         if inside - {segment.last}:
-            hashes = {row.position: row.hash for row, _ in read_segment(segment)}
-            found |= {position: hashes[position] for position in inside}
+            marks = {row.position: (row.hash, row.recorded_at) for row in read_segment(segment)}
+            found |= {position: marks[position] for position in inside}
         missing = [position for position in missing if position > segment.last]
     return found
 
 
-def read_solves(zone_id: str, *, first: int) -> Iterator[Mapping[str, Any]]:
-    """Read the events that set solved prices, from a position on; raises as ``read_log``."""
-    for segment in LogSegment.objects.filter(zone=zone_id, last__gte=first).order_by("first"):
-        for row, _ in read_segment(segment):
-            if row.position >= first and _SOLVED in row.event:
-                event = json.loads(row.event)
-                if event["type"] == _SOLVED:
-                    yield event
-    rows = LogEntry.objects.filter(zone_id=zone_id, position__gte=first, kind=_SOLVED)
-    yield from map(json.loads, rows.values_list("event", flat=True).iterator(chunk_size=_PAGE_ROWS))
-
-
-def pack_rows(head: Mapping[str, Any], rows: Sequence[tuple[LogRow, datetime]]) -> bytes:
+def pack_rows(head: Mapping[str, Any], rows: Sequence[LogRow]) -> bytes:
     """Write entries, each with when it was written, as a file's content."""
     lines = [serialize_canonical(head)]
-    for row, at in rows:
-        lines.append(json.dumps([row.position, at.isoformat(), row.event, row.outcome, row.hash]))
+    for row in rows:
+        at = row.recorded_at.isoformat()
+        lines.append(json.dumps([row.position, at, row.event, row.outcome, row.hash]))
     return lzma.compress("\n".join(lines).encode(), preset=6)
 
 
-def read_segment(segment: LogSegment) -> list[tuple[LogRow, datetime]]:
+def read_segment(segment: LogSegment) -> list[LogRow]:
     """Read the entries of a file, each with when it was written.
 
     The storage may be asked over the network.
@@ -141,13 +131,14 @@ def read_segment(segment: LogSegment) -> list[tuple[LogRow, datetime]]:
         raise ArchiveUnreadable(f"{where}: the file {segment.file.name}: {error}") from error
 
 
-def _parse_lines(lines: Sequence[str], segment: LogSegment) -> Iterator[tuple[LogRow, datetime]]:
+def _parse_lines(lines: Sequence[str], segment: LogSegment) -> Iterator[LogRow]:
     before, wanted = segment.prev_hash, segment.first
     for line in lines:
         position, at, event, outcome, digest = json.loads(line)
         if position != wanted:
             raise ValueError(f"entry {wanted} is missing")
-        yield LogRow(position, event, outcome, before, digest), datetime.fromisoformat(at)
+        moment = datetime.fromisoformat(at)
+        yield LogRow(position, event, outcome, before, digest, moment)
         before, wanted = digest, wanted + 1
     if (wanted - 1, before) != (segment.last, segment.head_hash):
         raise ValueError(f"it ends at {wanted - 1} with {before}")

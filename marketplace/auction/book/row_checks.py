@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from marketplace.auction.book.decision_rows import build_bundle_columns, build_decision_columns
-from marketplace.auction.book.log_segments import find_hashes
+from marketplace.auction.book.log_segments import find_marks
 from marketplace.auction.book.reservations import read_first_cells
 from marketplace.auction.book.verify_report import PROBLEMS_SHOWN, VerifyReport
 from marketplace.auction.models import (
@@ -29,6 +29,7 @@ from scheduler.auction import ChainEntry, Engine
 from scheduler.auction.log import events
 from scheduler.prompts.answers import answer_question, plan_waiting
 from scheduler.public_log.heads import has_valid_signature, signed_head_from_json
+from scheduler.public_log.witness import BEAT_WITHIN_S
 from scheduler.types import Cell, Decision, Task
 
 
@@ -195,12 +196,20 @@ def compare_signed_heads(zone: Zone, *, after: int) -> list[str]:
     while page := list_signed_heads(zone=zone, after=after):
         heads = [signed_head_from_json(json.loads(text)) for text in page]
         positions = {signed.head.position for signed in heads}
-        hashes = {0: first, **find_hashes(zone.pk, positions)}
+        rows = find_marks(zone.pk, positions)
+        hashes = {0: first} | {position: hash_ for position, (hash_, _) in rows.items()}
         for signed in heads:
             position = signed.head.position
             found = hashes.get(position, "no entry")
             if not has_valid_signature(signed):
                 problems.append(f"the head at {position} is not signed by the key it names")
+            begun = datetime.fromisoformat(signed.signed_at) + timedelta(seconds=BEAT_WITHIN_S)
+            recorded_at = rows[position][1] if position in rows else begun
+            if recorded_at > begun:
+                problems.append(
+                    f"the head at {position} was signed at {signed.signed_at}, and its entry "
+                    f"was recorded at {recorded_at.isoformat()}"
+                )
             if found != signed.head.hash:
                 problems.append(
                     f"the head signed at {position} is {signed.head.hash}, the log has {found}"

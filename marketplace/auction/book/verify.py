@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from datetime import datetime
 
 from django.db import connection, transaction
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.log_checks import VerifiedState
 from marketplace.auction.book.log_segments import (
-    find_hashes,
+    find_marks,
     find_wrong_segments,
     read_log,
-    read_solves,
 )
 from marketplace.auction.book.row_checks import (
     compare_answer,
@@ -40,12 +39,13 @@ from marketplace.auction.models import MarketHead, Snapshot
 from marketplace.common.archive_files import ArchiveUnreadable
 from marketplace.common.db.limits import allow_long_transaction
 from marketplace.fleet.models import Zone
-from scheduler.auction import ChainEntry, DeadlineHint, Engine
+from scheduler.auction import ChainEntry, DeadlineHint, Engine, rules_to_json
 from scheduler.auction.audit.faults import Fault, Faults
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.log import events
-from scheduler.auction.log.codec import event_from_json, outcome_to_json
+from scheduler.auction.log.codec import event_from_json, event_to_json, outcome_to_json
 from scheduler.public_log.canonical_json import parse_json, serialize_canonical
+from scheduler.public_log.witness import DueBeat, read_beat
 
 #: Bids compared with their entries at a time.
 CHUNK = 1000
@@ -120,8 +120,8 @@ def _begin(first: Snapshot, since: VerifiedState | None, found: VerifyReport) ->
     engine = Engine.restore(since.state)
     found.begins_at, found.known_before = engine.position, since.known_faults
     found.express, found.solved = dict(since.express), since.solved
-    hashes = find_hashes(first.zone_id, [engine.position]) if engine.position else {}
-    if engine.position and hashes.get(engine.position) != engine.head_hash:
+    head = find_marks(first.zone_id, [engine.position]).get(engine.position)
+    if engine.position and (head is None or head[0] != engine.head_hash):
         found.problems.append(
             f"log position {engine.position}: it is not the entry that was verified before"
         )
@@ -132,17 +132,18 @@ def _replay(
     zone: Zone, engine: Engine, snapshots: dict[int, Snapshot], found: VerifyReport
 ) -> bool:
     """Replay what comes after the engine's state; whether it went to the log's end."""
-    begin = engine.position + 1
     decided: list[ChainEntry] = []
-    audit = SolveAudit(engine.position, wanted=_list_solved_positions(zone, begin))
+    audit = SolveAudit(engine.position)
     faults = Faults()
-    for row in read_log(zone.pk, first=begin):
+    beat: DueBeat | None = None
+    for row in read_log(zone.pk, first=engine.position + 1):
         entry, problem = _replay_row(engine, row, audit, faults)
         if entry is None:
             _report_unnamed(faults, found)
             found.problems.append(f"log position {row.position}: {problem}")
             return False
         found.entries += 1
+        beat = _check_moment(row.recorded_at, entry, engine, beat, found)
         if isinstance(entry.event, events.PricesSolved):
             found.solved = entry.position
         if isinstance(entry.event, events.ExpressAnswered):
@@ -164,21 +165,31 @@ def _replay(
     _report_unnamed(faults, found)
     found.known_faults = faults.list_known()
     found.solved_again, found.taken_as_logged = audit.solved_again, audit.taken_as_logged
+    found.beats_missed, found.unwitnessed = audit.beats_missed, audit.unwitnessed
     return True
+
+
+def _check_moment(
+    at: datetime, entry: ChainEntry, engine: Engine, beat: DueBeat | None, found: VerifyReport
+) -> DueBeat | None:
+    """Hold an entry's moment against the beats; give the latest beat."""
+    if beat is not None and beat.is_overdue(at, position=entry.position):
+        found.beats_late += 1
+    if not isinstance(entry.event, events.SlotAdvanced):
+        return beat
+    said, rules = event_to_json(entry.event), rules_to_json(engine.rules)
+    come = read_beat(said, rules, position=entry.position)
+    if come is not None and come.is_early(at):
+        found.problems.append(
+            f"the beat at {come.position} came before its time: it was recorded at {at.isoformat()}"
+        )
+    return come
 
 
 def _report_unnamed(faults: Faults, found: VerifyReport) -> None:
     found.unnamed = faults.find_unnamed()
     if found.unnamed is not None:
         found.problems.append(f"log position {found.unnamed.position}: {found.unnamed.problem}")
-
-
-def _list_solved_positions(zone: Zone, first: int) -> Iterator[int]:
-    """Positions at which the log's prices were solved."""
-    for event in read_solves(zone.pk, first=first):
-        inputs = event["inputs"]
-        if isinstance(inputs.get("position"), int):
-            yield inputs["position"]
 
 
 def _replay_row(

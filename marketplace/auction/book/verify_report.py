@@ -26,6 +26,11 @@ class VerifyReport:
     #: Solves and posted rates made again that came to what is logged, and those that were not.
     solved_again: int = 0
     taken_as_logged: int = 0
+    #: Beats without prices, entries at which a beat had been due for more than a minute, and days
+    #: whose value no witness had a part in.
+    beats_missed: int = 0
+    beats_late: int = 0
+    unwitnessed: int = 0
     problems: list[str] = field(default_factory=list)
     #: The first entry that is wrong in what it was made of and that no other names.
     unnamed: Fault | None = None

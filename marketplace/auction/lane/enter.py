@@ -20,16 +20,13 @@ from datetime import datetime
 
 from django.db import OperationalError, connection, transaction
 
+from marketplace.accounts.selectors import list_operator_organisations
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import decide_received_bids
-from marketplace.auction.lane.ended_jobs import (
-    list_ended_jobs,
-    note_sold_again,
-    release_ended_jobs,
-)
+from marketplace.auction.lane.ended_jobs import list_ended_jobs, release_ended_jobs
 from marketplace.auction.lane.first_rates import post_first_rates
 from marketplace.auction.lane.lane import Lane
-from marketplace.auction.lane.price_changes import sync_rules
+from marketplace.auction.lane.price_changes import follow_beat, sync_rules
 from marketplace.auction.lane.replan import record_lost_cells, replan_jobs
 from marketplace.auction.locks import lock_lane
 from marketplace.common.events import publish_on_commit
@@ -37,7 +34,6 @@ from marketplace.fleet.models import ON_SALE, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import build_node_spec, slot_at
 from scheduler import types as scheduler
 from scheduler.auction.log import events
-from scheduler.auction.log.outcomes import GridChange
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +67,14 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
                     _end_transaction_after(LOAD_WITHIN_S)
                     release_ended_jobs(lane, ended)
                     _end_transaction_after(WORK_WITHIN_S)
-                _sync_slot(lane)
+                if lane.book.engine.beat is None:
+                    # So that a new zone's first prices are solved for the nodes that it has.
+                    _sync_fleet(lane)
+                if lane.slot // lane.book.engine.rules.day_slots == lane.book.engine.today:
+                    # So that the beat has them, and its prices are solved under them. Of another
+                    # day they are once its beat has come: until then the log is in the day before.
+                    sync_rules(lane)
+                follow_beat(lane)
                 sync_rules(lane)
                 _sync_fleet(lane)
                 post_first_rates(lane)
@@ -132,21 +135,12 @@ def _end_transaction_after(seconds: int) -> None:
         )
 
 
-def _sync_slot(lane: Lane) -> None:
-    """Past slots drop off the horizon and new ones open."""
-    if lane.slot > lane.head.slot or lane.head.position == 0:
-        outcome = lane.apply(events.SlotAdvanced(slot=lane.slot)).outcome
-        assert isinstance(outcome, GridChange)
-        note_sold_again(outcome.sold_again)
-        lane.head.slot = lane.slot
-
-
 def _sync_fleet(lane: Lane) -> None:
     """Tell the engine which nodes came, changed and went, if the fleet is not what it was."""
     seen = (lane.slot, lane.fleet)
     if seen == lane.book.fleet_seen:
         return
-    known = lane.book.nodes
+    known, own = lane.book.nodes, list_operator_organisations()
     sold = _sold_slots(lane)
     here = list(Node.objects.filter(zone=lane.zone).select_related("provider").order_by("pk"))
     if len(here) - len(known) > NODES_AT_ONCE:
@@ -154,6 +148,10 @@ def _sync_fleet(lane: Lane) -> None:
     for node in here:
         before = known.get(node.pk)
         wanted = _wanted(lane, node, before, sold.get(node.pk, ()))
+        if wanted is not None and node.provider.organisation_id in own:
+            wanted = replace(wanted, is_own=True)
+        if wanted is not None:
+            wanted = replace(wanted, ask=min(wanted.ask, lane.book.engine.find_most_ask(wanted)))
         if wanted is not None and before is None:
             lane.apply(events.NodeJoined(node=wanted))
         elif wanted is not None and before != wanted:
@@ -206,6 +204,9 @@ def _is_available(node: scheduler.NodeSpec, slot: int) -> bool:
     return (begin is None or slot >= begin) and (end is None or slot <= end)
 
 
+_HEAD_COLUMNS = ("position", "head_hash", "slot", "beat_position", "seq", "updated_at")
+
+
 def write_lane(lane: Lane) -> None:
     """Write what was applied; the caller's own rows are written already.
 
@@ -226,7 +227,7 @@ def write_lane(lane: Lane) -> None:
     head.position, head.head_hash = engine.position, engine.head_hash
     head.updated_at = lane.now
     head.seq += 1
-    head.save(update_fields=["position", "head_hash", "slot", "seq", "updated_at"])
+    head.save(update_fields=[*_HEAD_COLUMNS])
     books.take_snapshot_if_late(book=lane.book, head=head, now=lane.now)
     publish_on_commit(
         stream=f"market.{lane.zone.name}",

@@ -25,7 +25,7 @@ from scheduler.auction.prices.rate_inputs import (
     find_rates_of_joined,
     write_row,
 )
-from scheduler.types import NodeRate, Task
+from scheduler.types import NodeRate, NodeSpec, Task
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def post_first_rates(lane: Lane) -> bool:
     missing = [node.id for node in engine.nodes if node.id not in known]
     if not missing:
         return False
-    registered = list_registered_nodes(lane.zone, now=lane.now, also=missing)
+    registered = list_registered_nodes(lane.zone, now=lane.now, on_sale=engine.nodes)
     if posted is None:
         made = build_rates(
             lane.zone, rules=engine.rules, registered=registered, past_days=(), now=lane.now
@@ -67,7 +67,7 @@ def post_first_rates(lane: Lane) -> bool:
 
 def _post(lane: Lane, rates: events.RatesPosted) -> bool:
     """Write rates to the log if a verifier will accept them; whether it will."""
-    problem = find_rates_problem(lane.book.engine, rates, find_days=None, won=())
+    problem = find_rates_problem(lane.book.engine, rates, find_days=lambda *_: None, won=())
     if problem is not None:
         log.error("zone %s: rates are not posted: %s", lane.zone.name, problem)
         return False
@@ -76,13 +76,14 @@ def _post(lane: Lane, rates: events.RatesPosted) -> bool:
 
 
 def list_registered_nodes(
-    zone: Zone, *, now: datetime, also: Collection[str] = ()
+    zone: Zone, *, now: datetime, on_sale: Collection[NodeSpec]
 ) -> list[RegisteredNode]:
-    """Nodes that count in rates: all that were heard of late, on sale at present or not."""
-    heard = Q(last_heartbeat_at__gte=now - HEARD_WITHIN) | Q(pk__in=also)
+    """Nodes that count in rates: all that were heard of late, and those on sale."""
+    sold = {node.id: node for node in on_sale}
+    heard = Q(last_heartbeat_at__gte=now - HEARD_WITHIN) | Q(pk__in=sold)
     nodes = Node.objects.filter(heard, zone=zone).exclude(status=NodeStatus.LEFT)
     return [
-        RegisteredNode(build_node_spec(zone, node), node.provider_id)
+        RegisteredNode(sold.get(node.pk) or build_node_spec(zone, node), node.provider_id)
         for node in nodes.order_by("pk")
     ]
 

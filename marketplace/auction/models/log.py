@@ -101,6 +101,8 @@ class MarketHead(models.Model):
     seq = models.BigIntegerField(default=0)
     #: Latest slot the log knows.
     slot = models.BigIntegerField()
+    #: Position of the state that the latest beat left to the next one's prices; 0: none yet.
+    beat_position = models.BigIntegerField(default=0)
     updated_at = models.DateTimeField()
 
     def __str__(self) -> str:

@@ -8,12 +8,14 @@ from django.db import models
 class SolveStatus(models.TextChoices):
     NONE = "none", "Never solved"
     SOLVING = "solving", "Solving"
-    #: Solved; the lane has not written the prices to the log yet.
-    WAITING = "waiting", "Waiting for the lane"
+    #: Solved; the lane writes the prices to the log at the next beat.
+    WAITING = "waiting", "Waiting for the next beat"
     APPLIED = "applied", "In force"
-    #: The market had moved on when the prices came.
-    DISCARDED = "discarded", "Discarded"
+    #: The beat that they were for had passed; the prices before stand.
+    DISCARDED = "discarded", "Came late"
     FAILED = "failed", "Failed"
+    #: There was no bid to forecast from, and cells sell at cost.
+    IDLE = "idle", "No bids"
 
 
 class Pricing(models.Model):
@@ -30,6 +32,8 @@ class Pricing(models.Model):
     #: In force; ``Zone.policy`` is what the operator wants. Empty before the log begins.
     policy = models.CharField(max_length=16, default="", blank=True)
     policy_since_at = models.DateTimeField(null=True)
+    #: The house's fee for a work unit that is in force, micro-dollars.
+    fee_per_unit = models.FloatField(default=0.0)
 
     #: Log position and slot of the prices in force; null: none were solved.
     applied_position = models.BigIntegerField(null=True)
@@ -45,15 +49,13 @@ class Pricing(models.Model):
     #: Why it failed or was discarded; empty otherwise.
     problem = models.CharField(max_length=500, default="", blank=True)
     attempted_at = models.DateTimeField(null=True)
-    #: Slot and fleet it was for.
-    attempted_slot = models.BigIntegerField(null=True)
-    attempted_fleet = models.CharField(max_length=64, default="", blank=True)
+    #: Log position of the state that it read.
+    attempted_position = models.BigIntegerField(null=True)
     solve_s = models.FloatField(null=True)
-    #: Attempts that failed since the last that did not.
-    failures = models.PositiveIntegerField(default=0)
-    #: Not tried again before.
-    next_at = models.DateTimeField(null=True)
-    #: JSON text of the event the lane is to apply; null when none waits.
+    #: Hash of the entry that promised the coming day, and its witness's signature, in hex.
+    day_promise = models.CharField(max_length=64, default="", blank=True)
+    day_signature = models.CharField(max_length=128, default="", blank=True)
+    #: JSON text of the event the lane is to apply at the next beat; null when none waits.
     waiting = models.TextField(null=True)
 
     def __str__(self) -> str:

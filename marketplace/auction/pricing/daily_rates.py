@@ -27,7 +27,7 @@ from marketplace.fleet.slots import count_slots_per_day
 from scheduler.auction import Engine
 from scheduler.auction.audit.rates_again import find_term_problem
 from scheduler.auction.log import events
-from scheduler.auction.prices.forecast_span import PAST_DAYS
+from scheduler.auction.prices.forecast_span import PAST_DAYS, find_sampling
 from scheduler.auction.prices.rate_inputs import choose_rate_span
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,12 @@ LOCK = "auction.rates"
 
 
 def request_due_rates(*, clock: Callable[[], datetime]) -> list[str]:
-    """Ask for the rates of each zone whose rates of the day are not posted yet; their ids."""
+    """Ask for the rates of each zone whose rates of the day are not posted yet; their ids.
+
+    The rules in force tell: what the operator wants may hold from a later day on.
+    """
     asked = []
-    for zone in Zone.objects.filter(settings__posts_rates=True).order_by("pk"):
+    for zone in Zone.objects.order_by("pk"):
         try:
             if are_rates_due(zone=zone, now=clock()):
                 asked.append(zone.pk)
@@ -96,7 +99,7 @@ def _make_rates(zone: Zone, *, now: datetime) -> events.RatesPosted:
     with books.read_book(zone=zone, now=now) as book:
         engine = book.engine
         position, rules = engine.position, engine.rules
-        on_sale = [node.id for node in engine.nodes]
+        on_sale = engine.nodes
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     span = choose_rate_span(
         day_start=slot_at(zone, midnight),
@@ -105,17 +108,18 @@ def _make_rates(zone: Zone, *, now: datetime) -> events.RatesPosted:
         past_days=rules.settings.get("past_days", PAST_DAYS),
     )
     seen = load_past_bids(zone=zone, span=span, position=position)
+    _, past_days = seen.split(span)
     return build_rates(
         zone,
         rules=rules,
-        registered=list_registered_nodes(zone, now=now, also=on_sale),
-        past_days=seen.past_days,
+        registered=list_registered_nodes(zone, now=now, on_sale=on_sale),
+        past_days=past_days,
         now=now,
         given={
             "past_starts": list(span.past_starts),
             "first_position": seen.first_position,
-            "last_position": seen.last_position,
-            "every": seen.each,
+            "last_position": position,
+            "every": find_sampling(first=seen.first_position, last=position),
             "counts_winners": True,
         },
         won=seen.won,

@@ -52,6 +52,10 @@ PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")
 #: Who gets the signed heads of the logs: files (file:///...) and addresses (https://...).
 AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")
+#: Who is asked to sign the promise of each day's secret, so that the market alone does not choose
+#: the seeds of its prices: an address that takes the text to sign, and its public key in hex.
+AUCTION_DAY_WITNESS = environment.text("AUCTION_DAY_WITNESS", "")
+AUCTION_DAY_WITNESS_KEY = environment.text("AUCTION_DAY_WITNESS_KEY", "")
 
 # --- Nodes and rented machines --------------------------------------------------------------------
 

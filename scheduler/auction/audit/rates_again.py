@@ -26,14 +26,15 @@ from scheduler.auction.prices.rate_inputs import (
 )
 from scheduler.types import Task
 
-#: Gives the bids of the past days of a span that an event's inputs name, by day.
-FindDays = Callable[[Mapping[str, Any], ForecastSpan], Sequence[Sequence[Task]]]
+#: Gives the bids of the past days of a span that an event's inputs name, by day; ``None`` where
+#: bids are not known.
+FindDays = Callable[[Mapping[str, Any], ForecastSpan], Sequence[Sequence[Task]] | None]
 #: Inputs of nodes that joined after the day's rates were posted.
 _JOINED = ("joined", "joined_rows")
 
 
 def find_rates_problem(
-    engine: Engine, event: RatesPosted, *, find_days: FindDays | None, won: Collection[str]
+    engine: Engine, event: RatesPosted, *, find_days: FindDays, won: Collection[str]
 ) -> str | None:
     """Say what of posted rates does not follow from the log, if anything.
 
@@ -42,8 +43,8 @@ def find_rates_problem(
     engine : Engine
         As it is before the event.
     event : RatesPosted
-    find_days : callable, optional
-        Without it rates of past days are taken as they stand.
+    find_days : callable
+        Where it gives none, rates of past days are taken as they stand.
     won : collection of str
         Ids of bids admitted before.
 
@@ -126,7 +127,7 @@ def make_rates_of_place(
             past_days=int(rules.settings.get("past_days", PAST_DAYS)),
         )
         if span.past_starts:
-            found = find_days(name_bids(span), span)
+            found = find_days(name_bids(span), span) or ()
             days += [take_charges_off(day, rules) for day in found]
     rates = find_rates_of(inputs, past_days=days, day_slots=day_slots, won=won)
     return RatesPosted(day_start, terms.block_slots, day_slots, rates, inputs)
@@ -158,7 +159,7 @@ def find_term_problem(engine: Engine, event: RatesPosted) -> str | None:
 
 
 def _find_value_problem(
-    engine: Engine, event: RatesPosted, find_days: FindDays | None, won: Collection[str]
+    engine: Engine, event: RatesPosted, find_days: FindDays, won: Collection[str]
 ) -> str | None:
     inputs, days = event.inputs, list[Sequence[Task]]()
     if inputs["day"]:
@@ -171,9 +172,10 @@ def _find_value_problem(
         if list(inputs["past_starts"]) != list(span.past_starts):
             return "the past days of the rates are not those that they have to look at"
         if span.past_starts:
-            if find_days is None:
+            found = find_days(inputs, span)
+            if found is None:
                 return None
-            days += [take_charges_off(day, engine.rules) for day in find_days(inputs, span)]
+            days += [take_charges_off(day, engine.rules) for day in found]
     made = find_rates_of(inputs, past_days=days, day_slots=event.day_slots, won=won)
     for node_id in sorted(made.keys() | event.rates.keys()):
         if event.rates.get(node_id) != made.get(node_id):

@@ -1,29 +1,26 @@
 """Solving again: logged prices and rates are held against what the log's own bids lead to.
 
 A replay takes solved prices as they stand, so a market that sees a bid could log prices just below
-it. Here the solve is run again: on the state at its position, from the log's bids in its slots,
-with the seed that follows from the log. What a solve names must follow from the log as well
-(``solve_choices``).
+it. Here the solve is run again by the market's own driver (``prices.beats``): on the state of the
+beat before, from the log's bids in its slots, with the seed that follows from the day's value.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from scheduler.auction.audit.faults import WrongPrices, measure_difference, measure_prices
 from scheduler.auction.audit.rates_again import find_rates_problem, make_rates_of_place
-from scheduler.auction.audit.solve_choices import SolveChoices
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import (
     BidArrived,
     CellsReleased,
+    DayOpened,
     Event,
     PricesSolved,
     RatesPosted,
@@ -31,38 +28,31 @@ from scheduler.auction.log.events import (
 )
 from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.log.outcomes import Outcome
-from scheduler.auction.prices.forecast_span import (
-    PAST_DAYS,
-    ForecastSpan,
-    choose_span,
-    find_sampling,
+from scheduler.auction.prices.beats import (
+    SeenBids,
+    choose_beat_span,
+    find_beat_problem,
+    find_timing_problem,
+    is_idle,
+    list_inputs,
+    solve_for_beat,
 )
-from scheduler.auction.prices.solve import (
-    SOLVER,
-    KnownBids,
-    Settings,
-    choose_seed,
-    read_settings,
-    solve_prices,
-)
-from scheduler.types import Decision, NodeRate, Task
+from scheduler.auction.prices.forecast_span import ForecastSpan, find_sampling
+from scheduler.auction.prices.solve import SOLVER
+from scheduler.public_log.days import WITH_BEAT, choose_seed
+from scheduler.types import Beat, Decision, NodeRate, Task
 
-#: Entries by which a solve may come into force after the one it was made at.
-MOST_ENTRIES_LATE = 20_000
 #: Largest difference of a price, as a share of the largest price of its kind: another
 #: machine's arithmetic may end in other last digits. On one machine there is none.
 TOLERANCE = 1e-6
+#: What values that somebody made up may raise.
+_NOTHING = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 #: An amount that no log can say, so no erratum excuses it.
 _UNSPEAKABLE = 2.0 * MOST_MONEY
 
 
-_Entry = TypeVar("_Entry")
-#: Gives what the solve of an entry names that it was made of, of other entries ``None``.
-ListInputs = Callable[[_Entry], Mapping[str, Any] | None]
-
-
 class BidsLeftOut(ValueError):
-    """Other bids are named than prices have to be made of; the text is the same everywhere."""
+    """Other bids are named than prices have to be made of."""
 
 
 class SolveAudit:
@@ -72,44 +62,37 @@ class SolveAudit:
     ----------
     begin : int
         Position of the state that the log builds on; bids up to there are not known.
-    wanted : iterable of int, optional
-        Positions that solves name, where they are known before the log is read; ``read_ahead``
-        finds them otherwise.
     knows_bids : bool
         Where not, solves are looked at for what they are made of, and not run.
     """
 
-    def __init__(self, begin: int, *, wanted: Iterable[int] = (), knows_bids: bool = True) -> None:
+    def __init__(self, begin: int, *, knows_bids: bool = True) -> None:
         self._begin = begin
         self._knows_bids = knows_bids
-        self._wanted = set(wanted)
-        self._states: dict[int, Engine] = {}
-        #: Positions of bids in rising order, the bids, and the slot in which each was decided.
+        #: Position of the latest beat, the state that it leaves to the next beat's prices, and the
+        #: state that the beat before left.
+        self._beat_at = 0
+        self._is_priced = False
+        self._left: Engine | None = None
+        self._before: Engine | None = None
+        #: Slot and position of each beat that began one, after those where the log begins; the day
+        #: of the latest.
+        self._slots: list[tuple[int, int]] = []
+        self._day: int | None = None
+        #: Positions of bids in rising order, and the bids.
         self._positions: list[int] = []
         self._bids: list[Task] = []
-        self._decided: list[int] = []
         self._won: set[str] = set()
         #: Positions at which the price of those that won went back.
         self._refunded: dict[str, int] = {}
-        self._choices = SolveChoices()
         #: Solves and posted rates that came to what is logged.
         self.solved_again = 0
         #: Those from bids that are not known: left out, or from before the log begins.
         self.taken_as_logged = 0
-
-    def read_ahead(
-        self, entries: Iterable[_Entry], *, list_inputs: ListInputs[_Entry]
-    ) -> Iterator[_Entry]:
-        """Hand on entries, having looked at those that follow for the solves they hold."""
-        waiting: deque[_Entry] = deque()
-        for entry in entries:
-            waiting.append(entry)
-            inputs = list_inputs(entry)
-            if inputs is not None:
-                self._wanted.add(_number(inputs, "position"))
-            if len(waiting) > MOST_ENTRIES_LATE:
-                yield waiting.popleft()
-        yield from waiting
+        #: Beats that were passed over or had no prices, so that those before stood.
+        self.beats_missed = 0
+        #: Days whose value no witness had a part in.
+        self.unwitnessed = 0
 
     def find_problem(self, engine: Engine, event: Event, *, position: int) -> WrongPrices | None:
         """Look at the next event of the log; of prices and rates, say what differs, and how far.
@@ -122,21 +105,30 @@ class SolveAudit:
         position : int
             Of the entry before it.
         """
-        if position in self._wanted:
-            self._states[position] = engine.replica()
+        if not self._slots:
+            self._slots.append((engine.horizon.first_slot, max(1, self._begin)))
+            self._day = None if engine.beat is None else engine.today
+        if self._beat_at and self._left is None and type(event).__name__ not in WITH_BEAT:
+            self._left = engine.replica()
+            self._left.position = position
+            self.beats_missed += not self._is_priced and self._was_due()
         match event:
+            case SlotAdvanced():
+                return _refuse(self._note_beat(engine, event, position=position))
             case BidArrived(task=task):
                 self._positions.append(position + 1)
                 self._bids.append(task)
-                self._decided.append(engine.horizon.first_slot)
             case CellsReleased(task_id=task_id, refunded=True):
                 self._refunded.setdefault(task_id, position + 1)
             case PricesSolved():
-                rule = self._check_solve(engine, event)
+                self._is_priced = True
+                rule = self._check_solve(engine, event, position=position)
                 return WrongPrices(rule, self._measure_solve(engine, event)) if rule else None
             case RatesPosted():
                 rule = self._check_rates(engine, event)
                 return WrongPrices(rule, self._measure_rates(engine, event)) if rule else None
+            case DayOpened():
+                return _refuse(self._check_day(engine, event))
             case _:
                 pass
         return None
@@ -146,40 +138,79 @@ class SolveAudit:
         if isinstance(outcome, Decision) and outcome.admitted:
             self._won.add(outcome.task_id)
 
+    def _note_beat(self, engine: Engine, event: SlotAdvanced, *, position: int) -> str | None:
+        rules, beat = engine.rules, Beat(event.slot, event.part)
+        problem = find_beat_problem(beat, engine.beat, rules)
+        if problem is not None:
+            return problem
+        self._before, self._left = self._left, None
+        if (last := engine.beat) is not None:
+            beats = (beat.slot - last.slot) * rules.beats_per_slot + beat.part - last.part
+            self.beats_missed += (beats - 1) * (beats > 1 and self._was_due())
+        self._beat_at, self._is_priced = position + 1, False
+        if beat.slot > self._slots[-1][0]:
+            self._slots.append((beat.slot, position + 1))
+        if self._day != beat.slot // rules.day_slots:
+            self._day = beat.slot // rules.day_slots
+            # Until a witness's signature is found.
+            self.unwitnessed += 1
+        return None
+
+    def _was_due(self) -> bool:
+        """Whether a solve on the beat before would have had anything to do."""
+        state = self._before
+        if state is None:
+            return False
+        return not is_idle(state, self._select(choose_beat_span(state), last=state.position))
+
     def _list_won(self, position: int) -> set[str]:
         """Give the bids that had won and were not refunded at a position, and later ones."""
         return self._won - {name for name, at in self._refunded.items() if at <= position}
 
-    def _check_solve(self, engine: Engine, event: PricesSolved) -> str | None:
-        inputs = event.inputs
-        if 0 < self._begin >= _number(inputs, "first_position"):
-            self.taken_as_logged += 1
-            return None
-        solver = _number(inputs, "solver")
-        if solver != SOLVER:
-            return f"prices of solver {solver}: this program solves as {SOLVER}"
-        position = _number(inputs, "position")
-        state = self._states.get(position)
-        # Prices come into force in the order in which they were solved.
-        self._states = {at: kept for at, kept in self._states.items() if at >= position}
-        if state is None:
-            return "prices solved on a state that the log does not have"
-        try:
-            problem = self._choices.find_problem(
-                inputs, seed=event.seed, state=state, taken_at=engine.horizon
-            )
-            if problem is not None:
-                return problem
-            if not self._knows_bids:
+    def _check_day(self, engine: Engine, event: DayOpened) -> str | None:
+        """The engine holds secret and signature against the promise; here it is about when."""
+        if self._beat_at and self._left is not None:
+            return f"day {event.day} is not opened with its first beat"
+        promise = engine.day.promise
+        self.unwitnessed -= promise is not None and bool(promise.witness_key)
+        return None
+
+    def _check_solve(self, engine: Engine, event: PricesSolved, *, position: int) -> str | None:
+        inputs, beat, state = event.inputs, engine.beat, self._before
+        if beat is None or self._beat_at != position:
+            if not self._beat_at and 0 < self._begin == position:
                 self.taken_as_logged += 1
                 return None
-            found = self._solve(state.replica(), event)
+            return "the prices do not come with a beat"
+        if state is None and self._begin > 0:
+            self.taken_as_logged += 1
+            return None
+        solver = inputs.get("solver")
+        if solver != SOLVER:
+            return f"prices of solver {solver}: this program solves as {SOLVER}"
+        try:
+            problem = find_timing_problem(inputs, beat, position=state.position if state else 0)
+            if problem is not None or state is None:
+                return problem or "there is no state that the prices could be solved on"
+            first = self._choose_first(inputs, choose_beat_span(state), last=state.position)
+            found = list_inputs(state, first_position=first)
+            other = [name for name, value in found.items() if inputs.get(name) != value]
+            if other:
+                return f"the {other[0]} of the solve is not what follows from the log"
+            if event.seed != choose_seed(state.day.value, slot=beat.slot, part=beat.part):
+                return "the seed of the solve does not follow from the log"
+            if 0 < self._begin >= first or not self._knows_bids:
+                self.taken_as_logged += 1
+                return None
+            again = solve_for_beat(
+                state, load=lambda span: self._select(span, last=state.position), salt=event.salt
+            )
         except BidsLeftOut as error:
             return f"the prices cannot be solved again: {error}"
-        except (KeyError, TypeError, ValueError):
+        except _NOTHING:
             return "the prices cannot be solved again: what they name is nothing to solve"
         self.solved_again += 1
-        return _compare(event, found)
+        return _compare(event, again)
 
     def _check_rates(self, engine: Engine, event: RatesPosted) -> str | None:
         if 0 < self._begin >= _number(event.inputs, "first_position"):
@@ -193,12 +224,12 @@ class SolveAudit:
             problem = find_rates_problem(
                 engine,
                 event,
-                find_days=self._find_days if self._knows_bids else None,
+                find_days=self._find_days,
                 won=self._list_won(last),
             )
         except BidsLeftOut as error:
             return f"the rates cannot be made again: {error}"
-        except (KeyError, TypeError, ValueError):
+        except _NOTHING:
             return "the rates cannot be made again: what they name is nothing to make them of"
         if self._knows_bids:
             self.solved_again += problem is None
@@ -207,29 +238,19 @@ class SolveAudit:
         return problem
 
     def _measure_solve(self, engine: Engine, event: PricesSolved) -> dict[str, float] | None:
-        """Give how far prices are from those that a solve at their place would have come to.
+        """Give how far prices are from those that a solve for the latest beat would have come to.
 
         Whatever an entry names that it was made of has no part in it.
         """
         if not self._knows_bids or self._begin > 0:
             return None
-        rules, slot = engine.rules, engine.horizon.first_slot + 1
-        span = choose_span(
-            day_slots=self._choices.day_slots,
-            began=rules.first_slot + 1,
-            slot=slot,
-            last_slot=engine.horizon.last_slot,
-            past_days=int(rules.settings.get("past_days", PAST_DAYS)),
-        )
-        inputs = {
-            "position": engine.position,
-            "slot": slot,
-            "last_slot": span.last_slot,
-            "day_start": span.day_start,
-            "settings": asdict(read_settings(rules.settings)),
-            **self._name_bids(span, last=engine.position),
-        }
-        follows = self._solve(engine.replica(), replace(event, inputs=inputs))
+        state = self._before or engine
+        try:
+            follows = solve_for_beat(
+                state, load=lambda span: self._select(span, last=state.position)
+            )
+        except _NOTHING:
+            return {"prices": _UNSPEAKABLE}
         found = _measure_in_force(engine, event, follows)
         if event.own_asks != follows.own_asks:
             found["own_asks"] = 1.0
@@ -245,7 +266,7 @@ class SolveAudit:
             follows = make_rates_of_place(
                 engine, event, name_bids=name_bids, find_days=self._find_days, won=won
             )
-        except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+        except _NOTHING:
             return {"rates": _UNSPEAKABLE}
         furthest = measure_difference(_list_amounts(event.rates), _list_amounts(follows.rates))
         found = _measure_in_force(engine, event, follows)
@@ -253,8 +274,7 @@ class SolveAudit:
 
     def _name_bids(self, span: ForecastSpan, *, last: int) -> dict[str, Any]:
         """Give the positions that hold the bids of a span, as an event names them."""
-        begin = bisect_left(self._decided, span.decided_from)
-        first = self._positions[begin] if begin < len(self._positions) else last + 1
+        first = self._find_first(span, last=last)
         return {
             "past_starts": list(span.past_starts),
             "first_position": first,
@@ -262,89 +282,59 @@ class SolveAudit:
             "every": find_sampling(first=first, last=last),
         }
 
-    def _find_days(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[list[Task]]:
-        """Give the bids of a span's past days, from the positions that an event names.
+    def _find_days(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[list[Task]] | None:
+        """Give the bids of a span's past days, ``None`` where they are not known.
 
         Raises
         ------
         BidsLeftOut
-            If more or fewer positions are named than hold them.
+            If other positions are named than those that hold them.
         """
-        first, last = int(inputs["first_position"]), int(inputs["last_position"])
+        last = int(inputs["last_position"])
+        first = self._choose_first(inputs, span, last=last)
+        if int(inputs["first_position"]) != first:
+            raise BidsLeftOut("bids are read from another entry on than the first of its slots")
         if int(inputs["every"]) != find_sampling(first=first, last=last):
             raise BidsLeftOut("more or fewer of the bids were left out than of so long a log")
         after = bisect_right(self._positions, last)
         if any(task.arrival_slot < span.day_start for task in self._bids[after:]):
             raise BidsLeftOut("bids of its days were left out")
-        seen = self._select(inputs, span)
-        return _sort_by_day(seen, span.past_starts, length=span.length)
+        return self._select(span, last=last).split(span)[1] if self._knows_bids else None
 
-    def _solve(self, engine: Engine, event: PricesSolved) -> PricesSolved:
-        inputs = event.inputs
-        if int(inputs["last_position"]) != int(inputs["position"]):
-            raise BidsLeftOut("the bids do not end where the state does")
-        slot, day_start, last_slot = (
-            int(inputs[name]) for name in ("slot", "day_start", "last_slot")
-        )
-        if slot - 1 > engine.horizon.first_slot:
-            engine.transition(SlotAdvanced(slot=slot - 1))
-        past_starts = tuple(int(start) for start in inputs["past_starts"])
-        span = ForecastSpan(day_start, slot, last_slot, past_starts)
-        seen = self._select(inputs, span)
-        return solve_prices(
-            engine,
-            KnownBids(
-                slot=slot,
-                last_slot=last_slot,
-                day_start=day_start,
-                today=[task for task in seen if task.arrival_slot >= day_start],
-                past_days=_sort_by_day(seen, past_starts, length=span.length),
-                each=float(inputs["every"]),
-                given={
-                    name: inputs[name]
-                    for name in ("past_starts", "first_position", "last_position", "every")
-                },
-                won=self._list_won(int(inputs["last_position"])),
-            ),
-            seed=choose_seed(engine, slot=slot),
-            settings=Settings(**inputs["settings"]),
-            salt=event.salt,
-        )
-
-    def _select(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[Task]:
-        """Give the bids that a solve was made of.
-
-        Raises
-        ------
-        BidsLeftOut
-            If bids that were decided in its slots stand before the first position it names.
-        """
-        first, last, every = (
-            int(inputs[name]) for name in ("first_position", "last_position", "every")
-        )
+    def _select(self, span: ForecastSpan, *, last: int) -> SeenBids:
+        """Give the bids of a span that were decided up to a position."""
+        first = self._find_first(span, last=last)
         begin = bisect_left(self._positions, first)
         end = bisect_right(self._positions, last)
-        if begin > bisect_left(self._decided, span.decided_from):
-            raise BidsLeftOut("bids of its slots were left out")
-        return [
-            task
-            for at, task in zip(self._positions[begin:end], self._bids[begin:end], strict=True)
-            if (at - first) % every == 0
-        ]
+        every = find_sampling(first=first, last=last)
+        return SeenBids(
+            tasks=[
+                task
+                for at, task in zip(self._positions[begin:end], self._bids[begin:end], strict=True)
+                if (at - first) % every == 0
+            ],
+            won=self._list_won(last),
+            first_position=first,
+        )
+
+    def _choose_first(self, inputs: Mapping[str, Any], span: ForecastSpan, *, last: int) -> int:
+        """Give the position that bids of a span have to be read from on.
+
+        It is the one that is named where that lies before the log's beginning, as it may.
+        """
+        first = self._find_first(span, last=last)
+        named = int(inputs["first_position"])
+        return named if 0 < self._begin >= max(first, named) else first
+
+    def _find_first(self, span: ForecastSpan, *, last: int) -> int:
+        """Give the position of the first beat in whose slot bids of a span are decided."""
+        at = bisect_left(self._slots, (span.decided_from,))
+        return min(self._slots[at][1] if at < len(self._slots) else last + 1, last + 1)
 
 
-def _sort_by_day(seen: Sequence[Task], starts: Sequence[int], *, length: int) -> list[list[Task]]:
-    """Give the bids of each day, slots counted from its start."""
-    return [
-        [_move_back(task, start) for task in seen if start <= task.arrival_slot < start + length]
-        for start in starts
-    ]
-
-
-def _move_back(task: Task, slots: int) -> Task:
-    return replace(
-        task, arrival_slot=task.arrival_slot - slots, deadline_slot=task.deadline_slot - slots
-    )
+def _refuse(rule: str | None) -> WrongPrices | None:
+    """Find what no erratum excuses: no log can say this amount."""
+    return WrongPrices(rule, {"prices": _UNSPEAKABLE}) if rule else None
 
 
 def _compare(logged: PricesSolved, found: PricesSolved) -> str | None:
@@ -372,7 +362,7 @@ def _measure_in_force(
     try:
         one.transition(logged)
         other.transition(follows)
-    except ValueError:
+    except _NOTHING:
         # The replay ends here.
         return {"compute_price": _UNSPEAKABLE}
     return measure_prices(one.prices(), other.prices())

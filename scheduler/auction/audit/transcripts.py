@@ -112,7 +112,9 @@ def _with_witness(found: Verification, reader: TranscriptReader) -> Verification
         return found
     contradicted = reader.find_contradiction()
     if contradicted is None:
-        return replace(found, lost_heads=tuple(reader.comparison.list_lost()))
+        comparison = reader.comparison
+        lost, late = tuple(comparison.list_lost()), comparison.count_late()
+        return replace(found, lost_heads=lost, beats_late=late)
     position, problem = contradicted
     return replace(found, ok=False, position=position, problem=problem)
 

@@ -19,7 +19,6 @@ from scheduler.auction.log.codec import (
     outcome_from_json,
     outcome_to_json,
 )
-from scheduler.auction.log.events import PricesSolved
 from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.log.outcomes import Outcome
 from scheduler.auction.log.rules import ZoneRules
@@ -51,6 +50,12 @@ class Verification:
     solved_again: int = 0
     #: Those that were not: bids are left out, or stand before the snapshot.
     taken_as_logged: int = 0
+    #: Beats that were passed over or had no prices, so that those before stood.
+    beats_missed: int = 0
+    #: Heads of a witness at which a beat had been due for more than a minute.
+    beats_late: int = 0
+    #: Days whose seeds no witness had a part in.
+    unwitnessed: int = 0
     #: Position of the snapshot that the log builds on, whose state is taken as it stands.
     begins_at: int = 0
     #: Entries that are wrong, and that the log itself names so. Whatever else there is agrees.
@@ -85,7 +90,7 @@ def verify(
     faults = Faults()
     give_backs = GiveBackAudit()
     count = 0
-    for entry in audit.read_ahead(entries, list_inputs=_list_solve_inputs):
+    for entry in entries:
         head = entry.prev_hash if count == 0 else engine.head_hash
         fault = audit.find_problem(engine, entry.event, position=engine.position)
         problem = _compare(engine, entry) or give_backs.find_problem(entry.event, entry.outcome)
@@ -105,6 +110,8 @@ def verify(
         head_hash=engine.head_hash,
         solved_again=audit.solved_again,
         taken_as_logged=audit.taken_as_logged,
+        beats_missed=audit.beats_missed,
+        unwitnessed=audit.unwitnessed,
         begins_at=begins_at,
         known_faults=faults.list_known(),
     )
@@ -158,7 +165,7 @@ def verify_public(
     checks = _PublicChecks(audit, Faults(), GiveBackAudit())
     faults = checks.faults
     count = 0
-    for data in audit.read_ahead(entries, list_inputs=_list_public_inputs):
+    for data in entries:
         at = partial(Fault, int(data["position"]), entries=count, head_hash=head)
         problem, fault = _compare_public(engine, data, checks, position=position, head=head)
         if problem is not None:
@@ -173,20 +180,15 @@ def verify_public(
         entries=count,
         head_hash=head,
         taken_as_logged=audit.taken_as_logged,
+        beats_missed=audit.beats_missed,
+        unwitnessed=audit.unwitnessed,
         begins_at=begins_at,
         known_faults=faults.list_known(),
     )
 
 
-def _list_solve_inputs(entry: ChainEntry) -> Mapping[str, Any] | None:
-    return entry.event.inputs if isinstance(entry.event, PricesSolved) else None
-
-
-def _list_public_inputs(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    event = data["event"]
-    return event.get("inputs") if event.get("type") == "PricesSolved" else None
-
-
+#: What an event raises that cannot be, or whose values somebody made up.
+_CANNOT_BE = (ArithmeticError, LookupError, TypeError, ValueError)
 #: What stands for the parts of an outcome that are not shown where its bid is left out.
 _NOT_SHOWN: dict[str, Any] = {
     "surplus": None,
@@ -243,10 +245,12 @@ def _compare_public(
         arrivals = shown.get("arrivals", [shown])
         sealed = [seal_arrival(arrival) for arrival in arrivals]
     try:
-        found = outcome_to_json(engine.follow(event, sealed=sealed))
-    except ValueError as error:
+        outcome = engine.follow(event, entry_hash=str(data["hash"]), sealed=sealed)
+    except _CANNOT_BE as error:
         return f"the entry cannot have happened: {error}", None
     left_out = PRIVATE_PARTS if hidden else ()
+    checks.solves.note_outcome(outcome)
+    found = outcome_to_json(outcome)
     # Also what the log alone names: a refund, say, where none is due.
     names = sorted((found.keys() | expected.keys()) - set(left_out))
     fields = [name for name in names if found.get(name) != expected.get(name)]
@@ -297,7 +301,7 @@ def _compare(engine: Engine, entry: ChainEntry) -> str | None:
         return "the entry does not build on the one before it"
     try:
         again = engine.apply(entry.event, hint=_find_hint(entry.outcome))
-    except ValueError as error:
+    except _CANNOT_BE as error:
         return f"the entry cannot have happened: {error}"
     if again.outcome != entry.outcome:
         logged, found = outcome_to_json(entry.outcome), outcome_to_json(again.outcome)

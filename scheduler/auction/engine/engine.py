@@ -30,6 +30,8 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    DayOpened,
+    DayPromised,
     ErratumNoted,
     Event,
     ExpressAnswered,
@@ -53,8 +55,9 @@ from scheduler.auction.log.outcomes import GridChange, Outcome
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
+from scheduler.public_log.days import DayValue
 from scheduler.public_log.entries import digest
-from scheduler.types import BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
+from scheduler.types import Beat, BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
 
 
 class Engine:
@@ -109,6 +112,7 @@ class Engine:
             position=self.position + 1, event=event, outcome=outcome, prev_hash=self.head_hash
         )
         self.position, self.head_hash = entry.position, entry.hash
+        self._zone.note_entry(event, entry_hash=entry.hash)
         return entry
 
     def transition(self, event: Event, *, hint: DeadlineHint | None = None) -> Outcome:
@@ -161,8 +165,8 @@ class Engine:
             case ExpressPlanned(moved=moved):
                 check_seats(zone, chain(*moved.values()))
                 return GridChange()
-            case SlotAdvanced(slot=slot):
-                return GridChange(sold_again=zone.advance(slot))
+            case SlotAdvanced(slot=slot, part=part):
+                return zone.advance(Beat(slot, part))
             case NodeJoined(node=node):
                 return fleet_events.add_node(zone, node)
             case NodeChanged(node=node):
@@ -190,11 +194,16 @@ class Engine:
             case RulesChanged(rules=rules):
                 zone.change_rules(rules)
                 return GridChange()
+            case DayPromised() | DayOpened():
+                zone.take_day(event)
+                return GridChange()
 
     def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
         return decide.decide(self._zone, task, slot, hint)
 
-    def follow(self, event: Event, *, sealed: Sequence[str] | None = None) -> Outcome:
+    def follow(
+        self, event: Event, *, entry_hash: str, sealed: Sequence[str] | None = None
+    ) -> Outcome:
         """Apply an event of a log in which bids are left out; no entry is made.
 
         All that does not depend on bids is worked out again. ``sealed`` are the seals of
@@ -205,7 +214,9 @@ class Engine:
         ValueError
             As ``apply``.
         """
-        return self._enter(event, sealed=sealed)
+        outcome = self._enter(event, sealed=sealed)
+        self._zone.note_entry(event, entry_hash=entry_hash)
+        return outcome
 
     def retrace(self, event: Event, logged: Outcome, *, entry_hash: str) -> None:
         """Come to the state after an entry of the log without deciding again.
@@ -223,6 +234,7 @@ class Engine:
         if not retrace.retrace(self._zone, event, logged):
             self._enter(event)
         self.position, self.head_hash = self.position + 1, entry_hash
+        self._zone.note_entry(event, entry_hash=entry_hash)
 
     # -- questions that change nothing -------------------------------------------
 
@@ -300,6 +312,35 @@ class Engine:
         return self._zone.rules
 
     @property
+    def wanted_rules(self) -> ZoneRules:
+        """The rules in force, or the last of those that wait for the day from which they hold."""
+        return self._zone.waiting[-1][1] if self._zone.waiting else self._zone.rules
+
+    @property
+    def next_rules(self) -> ZoneRules:
+        """The rules that hold from the next beat on, unless others are changed by then."""
+        return self._zone.find_next_rules()
+
+    @property
+    def beat(self) -> Beat | None:
+        """The latest beat; ``None`` before the log's first."""
+        return self._zone.beat
+
+    @property
+    def day(self) -> DayValue:
+        """What seeds follow from."""
+        return self._zone.day
+
+    @property
+    def today(self) -> int:
+        """The day that the first slot on sale is of, counted from slot 0."""
+        return self._zone.today
+
+    def find_most_ask(self, node: NodeSpec) -> float:
+        """Give the most that a node may ask as it joins or changes now; infinite if anything."""
+        return fleet_events.find_most_ask(self._zone, node)
+
+    @property
     def posted_rates(self) -> RatesPosted | None:
         """The rates in force; ``None`` where none were posted or asks are paid."""
         return self._zone.posted
@@ -331,31 +372,13 @@ class Engine:
 
     def snapshot(self) -> dict[str, Any]:
         """Give the whole state as JSON values; ``restore`` brings it back exactly."""
-        zone = self._zone
-        state = saved_state.SavedState(
-            rules=zone.rules,
-            position=self.position,
-            head_hash=self.head_hash,
-            policy_state=zone.policy_state,
-            receipts=zone.receipts,
-            bundle=zone.bundle,
-            grid=zone.grid,
-            posted=zone.posted,
-            returned=zone.returned,
-        )
-        return saved_state.serialize_state(state)
+        place = {"position": self.position, "head_hash": self.head_hash}
+        return saved_state.serialize_state(self._zone) | place
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> Engine:
         """Bring an engine back from ``snapshot``."""
-        state = saved_state.parse_state(snapshot)
-        engine = cls(state.rules)
-        engine.position = state.position
-        engine.head_hash = state.head_hash
-        engine._zone.policy_state = state.policy_state
-        engine._zone.receipts = state.receipts
-        engine._zone.bundle = state.bundle
-        engine._zone.grid = state.grid
-        engine._zone.posted = state.posted
-        engine._zone.returned = state.returned
+        engine = cls(saved_state.parse_rules(snapshot))
+        saved_state.restore_state(engine._zone, snapshot)
+        engine.position, engine.head_hash = int(snapshot["position"]), str(snapshot["head_hash"])
         return engine

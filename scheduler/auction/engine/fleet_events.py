@@ -12,6 +12,7 @@ from scheduler.types import Cell, NodeSpec
 def add_node(zone: ZoneState, node: NodeSpec) -> GridChange:
     """Put a node on sale; one of that name starts again without history."""
     grid = zone.grid
+    _take_ask(zone, node)
     dropped: tuple[DroppedCells, ...] = ()
     if node.id in grid.column:
         dropped = _drop_cells(zone, grid.held_after(node.id, grid.first_slot))
@@ -24,6 +25,7 @@ def add_node(zone: ZoneState, node: NodeSpec) -> GridChange:
 def change_node(zone: ZoneState, node: NodeSpec) -> GridChange:
     """Put a node's new terms in place; what it cannot keep is dropped."""
     grid = zone.grid
+    _take_ask(zone, node)
     if node.id not in grid.column:
         zone.add_node(node)
         return GridChange()
@@ -47,6 +49,21 @@ def remove_node(zone: ZoneState, node_id: str, from_slot: int) -> GridChange:
     else:
         grid.change_node(cut_sale(grid.nodes[grid.column[node_id]], from_slot - 1))
     return GridChange(dropped=dropped)
+
+
+def find_most_ask(zone: ZoneState, node: NodeSpec) -> float:
+    """Give the most that a node may ask as it joins or changes now; infinite if anything."""
+    return zone.house_asks.find_most(node, before=_find_node(zone, node.id))
+
+
+def _take_ask(zone: ZoneState, node: NodeSpec) -> None:
+    before = _find_node(zone, node.id)
+    zone.house_asks = zone.house_asks.take(node, before=before, day=zone.today)
+
+
+def _find_node(zone: ZoneState, node_id: str) -> NodeSpec | None:
+    k = zone.grid.column.get(node_id)
+    return None if k is None else zone.grid.nodes[k]
 
 
 def _note_withdrawn(zone: ZoneState, before: NodeSpec, node: NodeSpec) -> None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from scheduler.auction.engine.price_policies import PolicyState
-from scheduler.auction.engine.receipts import OpenBundle, Receipts
+from scheduler.auction.engine.house_asks import HouseAsks
+from scheduler.auction.engine.receipts import OpenBundle
 from scheduler.auction.engine.returned_cells import (
     Claim,
     Purchase,
     ReturnedCell,
     ReturnedCells,
 )
+from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.codec import (
     event_from_json,
     event_to_json,
@@ -34,41 +34,30 @@ from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.holdings import HeldCell
 from scheduler.auction.search.vendor_book import VendorBook, VendorHold
-from scheduler.types import Cell, Horizon, NodeSpec, Refusal
+from scheduler.public_log.days import day_from_json, day_to_json
+from scheduler.types import Beat, Cell, Horizon, NodeSpec, Refusal
 
-_FORMAT = 1
+_FORMAT = 2
 _ARRAYS = ("compute_price", "memory_price", "compute_free", "memory_free")
 
 
-@dataclass(frozen=True, slots=True)
-class SavedState:
-    """What a snapshot holds."""
-
-    rules: ZoneRules
-    position: int
-    head_hash: str
-    policy_state: PolicyState
-    receipts: Receipts
-    bundle: OpenBundle | None
-    grid: Grid
-    posted: RatesPosted | None
-    returned: ReturnedCells
-
-
-def serialize_state(state: SavedState) -> dict[str, Any]:
-    """Give the state as JSON values."""
+def serialize_state(state: ZoneState) -> dict[str, Any]:
+    """Give a zone's state as JSON values."""
     grid = state.grid
     return {
         "format": _FORMAT,
         "rules": rules_to_json(state.rules),
-        "position": state.position,
-        "head_hash": state.head_hash,
         "memory": dict(state.policy_state),
         **(
             {"receipts": [[bid, seal] for bid, seal in state.receipts.items()]}
             if state.receipts
             else {}
         ),
+        "day": day_to_json(state.day),
+        "waiting": [[day, rules_to_json(rules)] for day, rules in state.waiting],
+        "beat": None if state.beat is None else [state.beat.slot, state.beat.part],
+        "asks_may_rise": state.house_asks.may_rise,
+        "house_asks": [[day, value_to_json(node)] for day, node in state.house_asks.known.values()],
         **({} if state.bundle is None else {"bundle": _bundle_to_json(state.bundle)}),
         "first_slot": grid.first_slot,
         "nodes": [value_to_json(node) for node in grid.nodes],
@@ -97,8 +86,8 @@ def serialize_state(state: SavedState) -> dict[str, Any]:
     }
 
 
-def parse_state(data: Mapping[str, Any]) -> SavedState:
-    """Read what ``serialize_state`` wrote.
+def parse_rules(data: Mapping[str, Any]) -> ZoneRules:
+    """Read the rules of what ``serialize_state`` wrote.
 
     Raises
     ------
@@ -110,7 +99,12 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
             f"snapshot format {data.get('format')!r} is not {_FORMAT}: "
             "replay the log from its beginning with this version"
         )
-    rules = rules_from_json(data["rules"])
+    return rules_from_json(data["rules"])
+
+
+def restore_state(state: ZoneState, data: Mapping[str, Any]) -> None:
+    """Bring a zone that has just begun under a snapshot's rules to its state."""
+    rules = state.rules
     grid = Grid(
         horizon=Horizon(first_slot=int(data["first_slot"]), slots=rules.horizon_slots),
         base_memory=rules.base_memory,
@@ -147,16 +141,18 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
     grid.verified_only = {
         str(task): int(slot) for task, slot in data.get("verified_only", {}).items()
     }
-    return SavedState(
-        rules=rules,
-        position=int(data["position"]),
-        head_hash=str(data["head_hash"]),
-        policy_state={str(name): float(value) for name, value in data["memory"].items()},
-        receipts={str(bid): str(seal) for bid, seal in data.get("receipts", ())},
-        bundle=_parse_bundle(data["bundle"]) if "bundle" in data else None,
-        grid=grid,
-        posted=_parse_posted(data),
-        returned=_parse_returned(data.get("returned", ())),
+    state.grid = grid
+    state.policy_state = {str(name): float(value) for name, value in data["memory"].items()}
+    state.receipts = {str(bid): str(seal) for bid, seal in data.get("receipts", ())}
+    state.bundle = _parse_bundle(data["bundle"]) if "bundle" in data else None
+    state.posted = _parse_posted(data)
+    state.returned = _parse_returned(data.get("returned", ()))
+    state.day = day_from_json(data["day"])
+    state.waiting = tuple((int(day), rules_from_json(rules)) for day, rules in data["waiting"])
+    state.beat = None if data["beat"] is None else Beat(*map(int, data["beat"]))
+    asks = [(int(day), value_from_json(NodeSpec, node)) for day, node in data["house_asks"]]
+    state.house_asks = HouseAsks(
+        {node.id: (day, node) for day, node in asks}, may_rise=bool(data["asks_may_rise"])
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
+from dataclasses import asdict, replace
 
 import numpy as np
 
+from scheduler.auction.engine.house_asks import HouseAsks
+from scheduler.auction.engine.new_cells import price_new_nodes
 from scheduler.auction.engine.price_policies import (
     AdmittedSchedule,
     Policies,
@@ -16,14 +19,41 @@ from scheduler.auction.engine.price_policies import (
 from scheduler.auction.engine.receipts import OpenBundle, Receipts
 from scheduler.auction.engine.reserves import find_rates, move_prices
 from scheduler.auction.engine.returned_cells import ReturnedCells
-from scheduler.auction.log.events import PricesSolved, RatesPosted
-from scheduler.auction.log.outcomes import SoldAgain
+from scheduler.auction.engine.waiting_rules import (
+    WaitingRules,
+    add_waiting,
+    drop_due_rules,
+    find_due_rules,
+    take_charges,
+)
+from scheduler.auction.log.codec import rules_to_json
+from scheduler.auction.log.events import (
+    DayOpened,
+    DayPromised,
+    Event,
+    NodeChanged,
+    NodeJoined,
+    NodeLeft,
+    PricesSolved,
+    RatesPosted,
+    RulesChanged,
+    SlotAdvanced,
+)
+from scheduler.auction.log.outcomes import GridChange
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
 from scheduler.auction.search.grid import TOLERANCE, Floats, Grid
 from scheduler.auction.search.holdings import TaskHolding
 from scheduler.auction.search.task_plan import TaskPlan
 from scheduler.auction.search.task_search import Search
-from scheduler.types import Cell, Horizon, NodeSpec, Task
+from scheduler.public_log.days import DayPromise, DayValue, lapse_promise, open_day, promise_day
+from scheduler.public_log.entries import digest
+from scheduler.types import Beat, Cell, Horizon, NodeSpec, Task
+
+#: Entries with which a day begins; as the lane writes them, no other comes between.
+_BEGINS_DAY = (
+    *(SlotAdvanced, PricesSolved, DayOpened, DayPromised),
+    *(RulesChanged, NodeJoined, NodeChanged, NodeLeft),
+)
 
 #: What an admission added to the compute and memory price of each of its cells.
 Rises = tuple[tuple[float, float], ...]
@@ -49,6 +79,11 @@ class ZoneState:
         #: Rates in force; ``None``: none were posted, or asks are paid.
         self.posted: RatesPosted | None = None
         self.returned = ReturnedCells()
+        #: The latest beat; ``None`` before the log's first.
+        self.beat: Beat | None = None
+        self.day = DayValue(digest(rules_to_json(rules)))
+        self.waiting: WaitingRules = ()
+        self.house_asks = HouseAsks()
 
     def copy(self) -> ZoneState:
         """Give a state that can be changed apart from this one, without its receipts."""
@@ -135,27 +170,39 @@ class ZoneState:
 
     # -- slots, nodes and rates ----------------------------------------------
 
-    def advance(self, slot: int) -> tuple[SoldAgain, ...]:
-        """Retire the slots before one and open as many at the end, at posted rates.
+    def advance(self, beat: Beat) -> GridChange:
+        """Retire the slots before a beat's and open as many at the end, at posted rates.
+
+        After the first beat of a day the rules hold that waited for it.
 
         Returns
         -------
-        tuple of SoldAgain
+        GridChange
             How much was sold again of cells that owners gave back and that begin now.
         """
-        grid = self.grid
+        grid, slot, yesterday = self.grid, beat.slot, self.today
         sold_again = self.returned.begin(slot, grid)
+        self._take_due_rules()
+        self.beat = beat
+        self.day = lapse_promise(self.day, today=self.today)
         opened = min(max(slot - grid.first_slot, 0), grid.slots)
         grid.advance(slot)
+        if self.today > yesterday:
+            self.house_asks = self.house_asks.begin_day(self.today, grid.nodes)
         if opened and len(grid.reserve_price):
             grid.reserve_price[-opened:] = self._find_reserves()[-opened:]
-        return sold_again
+        return GridChange(sold_again=sold_again)
 
     def add_node(self, node: NodeSpec) -> None:
-        """Put a node's cells on sale, at its posted rate where rates are posted."""
+        """Put a node's cells on sale, at its posted rate where rates are posted.
+
+        Where empty cells have prices it costs what the cheapest of its type does.
+        """
         self.grid.add_node(node)
         if len(self.grid.reserve_price):
             self.grid.reserve_price[:, -1] = self._find_reserves()[:, -1]
+        if self.policy.prices_empty_cells:
+            price_new_nodes(self.grid, [node.id])
 
     def post_rates(self, event: RatesPosted) -> None:
         """Take new rates for all cells on sale; what is sold stays as it was sold.
@@ -228,17 +275,68 @@ class ZoneState:
 
     # -- rules and solved prices -----------------------------------------------
 
-    def change_rules(self, rules: ZoneRules) -> None:
-        """Go on under other rules.
+    @property
+    def today(self) -> int:
+        """The day that the first slot on sale is of."""
+        return self.grid.first_slot // self.rules.day_slots
+
+    def note_entry(self, event: Event, *, entry_hash: str) -> None:
+        """Note that an event is in the log.
+
+        A witness signs the hash of an entry that promised a day. What has no part in a day's begin
+        ends it, and asks rise no more.
+        """
+        if self.house_asks.may_rise and not isinstance(event, _BEGINS_DAY):
+            self.house_asks = replace(self.house_asks, may_rise=False)
+        if isinstance(event, DayPromised) and self.day.promise is not None:
+            self.day = replace(self.day, promise=replace(self.day.promise, entry_hash=entry_hash))
+
+    def take_day(self, event: DayPromised | DayOpened) -> None:
+        """Take the promise of the next day's secret, or the value of one that was promised.
 
         Raises
         ------
         ValueError
-            If something differs that the cells on sale were made by.
+            As ``public_log.days.promise_day`` and ``open_day``.
+        """
+        if isinstance(event, DayPromised):
+            self.day = promise_day(self.day, DayPromise(**asdict(event)), today=self.today)
+        else:
+            self.day = open_day(self.day, **asdict(event), today=self.today)
+
+    def change_rules(self, rules: ZoneRules) -> None:
+        """Go on under other rules, from the day on whose seeds none can see yet.
+
+        On a log's first day they hold at once, until the next day is promised; what cards and tax
+        cost always does.
+
+        Raises
+        ------
+        ValueError
+            If something differs that the cells on sale were made by, or there is no such policy.
         """
         for name in FIXED_RULES:
             if getattr(rules, name) != getattr(self.rules, name):
                 raise ValueError(f"{name} cannot change: the log began with it")
+        make_policy(rules, self._policies)
+        is_first_day = self.grid.first_slot < self.rules.first_slot + self.rules.day_slots
+        if is_first_day and self.day.day is None and self.day.promise is None:
+            self._take_rules(rules)
+        else:
+            self.waiting = add_waiting(self.waiting, rules, in_force=self.rules, today=self.today)
+            self.rules = take_charges(self.rules, rules)
+
+    def find_next_rules(self) -> ZoneRules:
+        """Give the rules that hold from the next beat on, unless others are changed by then."""
+        return find_due_rules(self.waiting, self.rules, day=self.today)
+
+    def _take_due_rules(self) -> None:
+        rules = self.find_next_rules()
+        self.waiting = drop_due_rules(self.waiting, day=self.today)
+        if rules != self.rules:
+            self._take_rules(rules)
+
+    def _take_rules(self, rules: ZoneRules) -> None:
         before, policy = self.policy, make_policy(rules, self._policies)
         start = policy.start()
         known = {name: value for name, value in self.policy_state.items() if name in start}
@@ -262,7 +360,11 @@ class ZoneState:
             self.posted, grid.reserve_price = None, np.empty((0, 0))
 
     def set_prices(self, event: PricesSolved) -> None:
-        """Take solved prices for the slots and nodes that are on sale."""
+        """Take solved prices for the slots and nodes that are on sale.
+
+        A node that joined since the state they were solved on costs what the cheapest of its type
+        does.
+        """
         grid = self.grid
         grid.pack_by(event.usual_rates)
         grid.own_asks = event.own_asks
@@ -284,3 +386,4 @@ class ZoneState:
                     if slot in grid.horizon:
                         # Of two zeros the first is taken, so that -0.0 is the zero that a log has.
                         target[grid.row(slot), k] = max(0.0, price)
+        price_new_nodes(grid, [name for name in grid.column if name not in event.compute_price])

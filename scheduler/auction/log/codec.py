@@ -23,6 +23,7 @@ from scheduler.auction.log.events import (
     ExpressPlanned,
     PlanMove,
     PricesSolved,
+    SlotAdvanced,
     TaskReplanned,
     VendorChanged,
 )
@@ -53,15 +54,19 @@ _Seats = tuple[tuple[str, Cell], ...]
 
 #: Members that are left out where they have their default; what is part of another comes first.
 _LEFT_OUT: Mapping[type[Any], tuple[str, ...]] = {
-    NodeSpec: ("keeps_sold", "is_verified"),
+    NodeSpec: ("keeps_sold", "is_verified", "is_own"),
     PlanMove: ("verified_only",),
     Schedule: ("ready_slot",),
     Task: ("owner", "verified_only"),
-    ZoneRules: ("posts_rates", "fee_per_unit", "card_share", "tax_share", "late_slots"),
+    ZoneRules: (
+        *("slot_s", "epoch_s", "posts_rates", "fee_per_unit", "card_share", "tax_share"),
+        "late_slots",
+    ),
     BidArrived: ("bundle",),
     CellsReleased: ("refunded", "rest", "paid", "begun", "begun_asks", "slot", "promised"),
     GridChange: ("sold_again",),
     ReleasedCells: ("price", "refund", "waits"),
+    SlotAdvanced: ("part",),
     PricesSolved: ("usual_rates", "own_asks", "sample_worth"),
     TaskReplanned: ("preferred_node", "avoided_nodes", "tolerance"),
 }

@@ -60,9 +60,11 @@ class BundleArrived:
 
 @dataclass(frozen=True, slots=True)
 class SlotAdvanced:
-    """``slot`` is now the first one on sale."""
+    """A beat has come: ``slot`` is now the first one on sale."""
 
     slot: int
+    #: Beats of the slot before this one.
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +238,45 @@ class RatesPosted:
 
 @dataclass(frozen=True, slots=True)
 class RulesChanged:
-    """From here on the zone goes by these rules; what concerns cells must be as before.
+    """The zone goes by these rules from the day after the next on.
 
-    Prices stay, with one exception: under a policy that prices only what is sold,
-    empty cells cost nothing again.
+    So nobody sees first what seeds would make of them. On a log's first day they hold at once,
+    until the next is promised, and so does what cards and tax cost on any day. What concerns cells
+    must be as before. Prices stay, with one exception: under a policy that prices only what is
+    sold, empty cells cost nothing again.
     """
 
     rules: ZoneRules
+
+
+@dataclass(frozen=True, slots=True)
+class DayPromised:
+    """The secret of the coming day is chosen: this is its hash."""
+
+    day: int
+    #: The name under which the market signs heads of this log.
+    zone: str
+    #: SHA-256 of the secret, in hex.
+    commitment: str
+    #: Public key of the market, in hex, so that no other can have the name's promise signed.
+    market_key: str = ""
+    #: Public key of the witness that is asked to sign this entry, in hex; empty: of none. Named
+    #: here, as a key that is made later could be made until the day's value suits.
+    witness_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DayOpened:
+    """A day's value follows from this secret and, if there is one, a witness's signature.
+
+    Seeds of solves follow from the value. The witness signs the entry that promised the secret
+    (``heads.sign_day``), so the market could not know the value when it chose the secret.
+    """
+
+    day: int
+    secret: str
+    #: By the key that the promise names, in hex; empty: nobody witnessed the promise.
+    witness_signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +358,8 @@ Event = (
     | PricesSolved
     | RatesPosted
     | RulesChanged
+    | DayPromised
+    | DayOpened
     | ExpressAnswered
     | ExpressPlanned
     | ErratumNoted

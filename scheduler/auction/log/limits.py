@@ -17,6 +17,8 @@ from scheduler.auction.log.events import (
     BidsReceived,
     BundleArrived,
     CellsReleased,
+    DayOpened,
+    DayPromised,
     ErratumNoted,
     Event,
     ExpressAnswered,
@@ -35,7 +37,7 @@ from scheduler.auction.log.events import (
     TaskReplanned,
     VendorChanged,
 )
-from scheduler.public_log.canonical_json import serialize_canonical
+from scheduler.public_log.canonical_json import read_hex, serialize_canonical
 from scheduler.types import NodeSpec, Task
 
 #: Most that an amount of money or a price may be, in any unit.
@@ -91,7 +93,9 @@ def check_event(event: Event) -> None:
             _text("private", event.private)
         case VendorChanged(vendor=vendor):
             _loads(f"capacity of vendor {vendor.id}", vendor.capacity)
-        case SlotAdvanced(slot=slot) | NodeLeft(from_slot=slot) | PreparationEnded(slot=slot):
+        case SlotAdvanced(slot=slot, part=part):
+            _slots("slot and part", slot, part)
+        case NodeLeft(from_slot=slot) | PreparationEnded(slot=slot):
             _slots("slot", slot)
         case RatesPosted():
             _check_rates(event)
@@ -106,8 +110,23 @@ def check_event(event: Event) -> None:
             _check_restore(event)
         case CellsReleased():
             _check_release(event)
+        case DayPromised() | DayOpened():
+            _check_day(event)
         case BidsReceived() | ReceiptsVoided():
             pass
+
+
+def _check_day(event: DayPromised | DayOpened) -> None:
+    _slots("day", event.day)
+    if isinstance(event, DayOpened):
+        _text("secret", {"secret": event.secret})
+        # In another form it would be another value of the day.
+        _hex("witness_signature", event.witness_signature, 64, may_lack=True)
+        return
+    _text("zone", {"zone": event.zone})
+    _hex("commitment", event.commitment, 32)
+    _hex("keys", event.market_key, 32, may_lack=True)
+    _hex("keys", event.witness_key, 32, may_lack=True)
 
 
 def _check_erratum(event: ErratumNoted) -> None:
@@ -233,6 +252,15 @@ def _slots(name: str, *slots: int) -> None:
 def _loads(name: str, units: int) -> None:
     if not 0 <= units <= MOST_LOAD:
         raise ValueError(f"{name} is {units}: it must be in [0, {MOST_LOAD}]")
+
+
+def _hex(name: str, text: str, length: int, *, may_lack: bool = False) -> None:
+    if may_lack and text == "":
+        return
+    try:
+        read_hex(text, length=length)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is not the hex of {length} bytes in small letters") from error
 
 
 def _text(name: str, values: Mapping[str, Any]) -> None:

@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Rules that hold for the whole life of a log: cells and prices are made by them.
-FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum")
+FIXED_RULES = (
+    *("base_memory", "horizon_slots", "first_slot", "day_slots", "money_quantum"),
+    *("beats_per_slot", "slot_s", "epoch_s"),
+)
+
+#: Rules that hold at once when they change: cards and tax cost what they cost.
+CHARGES = ("card_share", "tax_share")
 
 #: Of a price, the most that cards and tax may take together.
 MOST_SHARES = 0.75
+
+#: Times a slot that prices come into force, where a zone's settings are silent; and at most.
+BEATS_PER_SLOT, MOST_BEATS = 2, 12
 
 #: Most slots on sale at a time: each is a row of every table of the grid.
 MOST_HORIZON = 1_000_000
@@ -29,6 +38,14 @@ class ZoneRules:
     horizon_slots: int = 144
     #: First slot on sale when the log begins.
     first_slot: int = 0
+    #: Slots of a day; days are counted from slot 0.
+    day_slots: int = 144
+    #: Times a slot that solved prices come into force; see docs/adr/0029.
+    beats_per_slot: int = BEATS_PER_SLOT
+    #: Length of a slot and begin of slot 0, seconds, the latter since 1970 UTC: by them verifiers
+    #: hold beats against the moments of signed heads. 0: there is no clock.
+    slot_s: int = 0
+    epoch_s: int = 0
     #: Payments are rounded up to whole multiples of this; 0 does not round.
     money_quantum: float = 0.0
     #: Providers are paid posted rates instead of their asks.
@@ -49,7 +66,12 @@ class ZoneRules:
     def __post_init__(self) -> None:
         if not 1 <= self.horizon_slots <= MOST_HORIZON:
             raise ValueError(f"horizon_slots must be between 1 and {MOST_HORIZON}")
-        for name in ("base_memory", "money_quantum", "fee_per_unit"):
+        if self.day_slots < 1:
+            raise ValueError(f"day_slots is {self.day_slots}: a day has a slot at least")
+        beats = self.beats_per_slot
+        if type(beats) is not int or not 1 <= beats <= MOST_BEATS:
+            raise ValueError(f"beats_per_slot is {beats!r}: a slot has 1 to {MOST_BEATS} beats")
+        for name in ("base_memory", "money_quantum", "fee_per_unit", "slot_s"):
             value = getattr(self, name)
             # Written so that NaN fails.
             if not 0 <= value < math.inf:

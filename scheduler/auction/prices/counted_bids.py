@@ -1,9 +1,9 @@
 """Which bids count: those that could win in an empty zone, and refused work up to bought work.
 
-Later prices are made of these bids alone: of their arrivals, worths, work, rates and bursts. A bid
-that could not win even in an empty zone costs its owner nothing, so it must move nothing. What an
-owner has won counts whole, since it has paid for it. A job whose price was given back, because most
-of its work was never done, counts like a refused bid.
+Later prices are made of these bids alone: of their arrivals, worths, work and rates. A bid that
+could not win even in an empty zone costs its owner nothing, so it must move nothing. What an owner
+has won counts whole, since it has paid for it. A job whose price was given back, because most of
+its work was never done, counts like a refused bid.
 
 To lose is free, so refused bids count up to what purchases let count. *Room* is a bid's work in
 whole slots, as they are paid for; the *usual* room is the median of the bids that won. A refused

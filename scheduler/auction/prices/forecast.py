@@ -84,7 +84,7 @@ class ArrivalForecast:
 
 def forecast_futures(
     *,
-    slot: int,
+    slot: float,
     last_slot: int,
     day_start: int,
     today: Sequence[Task],
@@ -100,8 +100,8 @@ def forecast_futures(
 
     Parameters
     ----------
-    slot : int
-        First slot to forecast.
+    slot : float
+        First slot to forecast; of slot 20.5 a half is over.
     last_slot : int
         Last one, and latest deadline.
     day_start : int
@@ -124,6 +124,8 @@ def forecast_futures(
     tuple of Forecast
         Each empty when nothing was ever seen.
     """
+    left = 1.0 - slot % 1.0
+    slot = int(slot)
     under_way = sum(task.arrival_slot == slot for task in today)
     if under_way * (slot - day_start + 1) <= len(today) or slot >= last_slot:
         # No more than in a mean slot: it tells nothing yet.
@@ -143,9 +145,30 @@ def forecast_futures(
     if len(donors) < _ENOUGH:
         donors += [t for day in past_days for t in day]
     mean = forecast.mean
+    # What a slot under way still brings; of one with many bids that is said by ``more``.
+    still = np.ones(len(mean))
+    still[:1] = 1.0 if under_way else left
     if futures == 1:
-        rate = np.concatenate([more, mean])
+        rate = np.concatenate([more, mean * still])
         return (_draw_tasks(rate, donors, slot, last_slot, most, np.random.default_rng(seed)),)
+    rates = _draw_rates(forecast, remaining, futures=futures, seed=seed)
+    return tuple(
+        _draw_tasks(
+            np.concatenate([more, rate * still]),
+            donors,
+            slot,
+            last_slot,
+            most,
+            np.random.default_rng([seed, n]),
+        )
+        for n, rate in enumerate(rates)
+    )
+
+
+def _draw_rates(
+    forecast: ArrivalForecast, remaining: int, *, futures: int, seed: int
+) -> list[Floats]:
+    """Give the mean arrivals by slot of each future."""
     upto = list(accumulate(scenario.share for scenario in forecast.scenarios))
     rates: list[Floats] = []
     for n in range(futures):
@@ -159,18 +182,8 @@ def forecast_futures(
         rates.append(forecast.expected[scenario] * noise * np.exp(forecast.spread * level))
     # Few futures: together they shall expect neither more nor less than the mean.
     total = float(np.sum(rates)) / futures
-    scale = float(mean.sum()) / total if total > 0 else 1.0
-    return tuple(
-        _draw_tasks(
-            np.concatenate([more, rate * scale]),
-            donors,
-            slot,
-            last_slot,
-            most,
-            np.random.default_rng([seed, n]),
-        )
-        for n, rate in enumerate(rates)
-    )
+    scale = float(forecast.mean.sum()) / total if total > 0 else 1.0
+    return [rate * scale for rate in rates]
 
 
 def _count_by_slot(slots: Sequence[int], length: int) -> Floats:

@@ -15,10 +15,6 @@ PAST_DAYS = 2
 #: Log entries read for one forecast; of a longer stretch an even sample.
 MOST_ENTRIES = 40_000
 
-#: Slots that may have begun since prices were solved. Prices for an older horizon leave slots
-#: of this one unpriced, and the next solve, due by then, prices them all.
-SLOTS_LATE = 1
-
 
 @dataclass(frozen=True, slots=True)
 class ForecastSpan:
@@ -75,12 +71,14 @@ def choose_span(
     """
     day_start = max(slot - day_slots, began)
     nearest = max(1, ceil((last_slot + 1 - slot) / day_slots))
-    starts = [slot - day_slots - back * day_slots for back in range(nearest, nearest + past_days)]
+    # Not those that lie before the log, however many days it is told to look at.
+    furthest = min(nearest + past_days, (slot - began) // day_slots)
+    starts = [slot - day_slots - back * day_slots for back in range(nearest, furthest)]
     return ForecastSpan(
         day_start=day_start,
         slot=slot,
         last_slot=last_slot,
-        past_starts=tuple(start for start in starts if start >= began),
+        past_starts=tuple(starts),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from scheduler.auction.engine.cell_prices import Prices
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.engine.reserves import find_floors, find_rates
-from scheduler.auction.log.codec import rules_to_json, value_to_json
+from scheduler.auction.log.codec import value_to_json
 from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted, take_charges_off
@@ -27,7 +27,7 @@ from scheduler.types import NodeSpec, Task
 #: Number of the arithmetic that follows, here and in what is called: raise it with every change
 #: by which the same inputs lead to other prices or rates. Logs name it, and only solves and rates
 #: of this one can be made again.
-SOLVER = 4
+SOLVER = 5
 #: Bits of a type's price.
 _PRICE_BITS = 40
 #: Rates of one GPU type that nodes are packed by.
@@ -66,22 +66,16 @@ class KnownBids:
     won: Collection[str] = frozenset()
     #: Bids that each of them stands for, where they are a sample.
     each: float = 1.0
-    #: Where they were taken from; goes to the event's ``inputs`` as it is.
-    given: Mapping[str, Any] | None = None
+    #: Share of ``slot`` that is still to come.
+    left: float = 1.0
+    #: What the event says that it was made of, besides counts.
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def read_settings(given: Mapping[str, Any]) -> Settings:
     """Give the solve's parameters among a zone's settings, by default those of ``Settings``."""
     names = {setting.name for setting in fields(Settings)}
     return Settings(**{name: value for name, value in given.items() if name in names})
-
-
-def choose_seed(engine: Engine, *, slot: int) -> int:
-    """Give what a solve's random choices follow from: the log's rules and the slot.
-
-    No one chooses it, and no bid has a part in it: one that cannot win moves no price.
-    """
-    return int(digest({"rules": rules_to_json(engine.rules), "slot": slot})[:8], 16)
 
 
 def solve_prices(
@@ -118,7 +112,7 @@ def solve_prices(
         won=known.won,
     )
     futures = forecast_futures(
-        slot=known.slot,
+        slot=known.slot + 1.0 - known.left,
         last_slot=known.last_slot,
         day_start=known.day_start,
         today=today,
@@ -150,30 +144,17 @@ def solve_prices(
         sample_worth=worth,
         usual_rates=_usual_rates(tasks),
         seed=seed,
-        inputs=_list_inputs(engine, known, chosen)
-        | {
+        inputs={
+            **known.inputs,
             "bids_today": len(today),
             "past_days": len(past_days),
             "forecast_tasks": len(tasks),
             # Times the tasks: the bids expected, on average over the futures.
             "forecast_weight": float(expected / len(tasks)) if tasks else 0.0,
-            **(known.given or {}),
         },
         private=_list_private(tasks, means),
         salt=salt,
     )
-
-
-def _list_inputs(engine: Engine, known: KnownBids, settings: Settings) -> dict[str, Any]:
-    """Give what a solve is for and runs with."""
-    return {
-        "solver": SOLVER,
-        "position": engine.position,
-        "slot": known.slot,
-        "last_slot": known.last_slot,
-        "day_start": known.day_start,
-        "settings": asdict(settings),
-    }
 
 
 def _list_private(tasks: Sequence[Task], means: _Averages) -> dict[str, Any]:

@@ -35,7 +35,6 @@ from scheduler.experiments.attack.findings import Finding, Measure, Verdict, fin
 from scheduler.types import Task
 
 _PRICES = "scheduler.auction.prices"
-_RUN = "scheduler.experiments.auction.run"
 _WITHOUT = "without: "
 #: A rule moves nothing if the whole interval of each effect is nearer to 0 than this.
 LEAST = 0.005
@@ -49,10 +48,6 @@ def _count_served(
 
 def _has_work(_: EmptyZone, task: Task) -> bool:
     return task.compute_demand > 0
-
-
-def _never(*_: object, **__: object) -> bool:
-    return False
 
 
 def _zero(*_: object) -> float:
@@ -83,8 +78,6 @@ RULES: Mapping[str, Mapping[tuple[str, str], Any]] = {
         (f"{_PRICES}.counted_bids", "BACKED_TIMES"): 1
     },
     "a ninth of refused work counts unbacked": {(f"{_PRICES}.counted_bids", "UNBACKED_SHARE"): 0.0},
-    "a burst of bids has prices solved": {(_RUN, "has_burst"): _never},
-    "sales have prices solved": {(_RUN, "has_sold_much"): _never},
     "a slot under way may bring more of its burst": {
         (f"{_PRICES}.forecast", "_expect_of_burst"): _zero
     },

@@ -74,8 +74,7 @@ def run(size: ForgerySize) -> Iterator[Finding]:
                 write_lines(log, victim.rules, shows_bids=shows_bids)
                 for log in (forged, [entry_to_json(entry) for entry in victim.log])
             )
-            # A secret that a public log does not show may change nothing in it.
-            if lines == honest:
+            if goes_on(lines, honest):
                 continue
             passes = is_accepted(lines)
             without.append(float(passes))
@@ -127,6 +126,15 @@ def write_lines(log: Sequence[_Entry], rules: ZoneRules, *, shows_bids: bool) ->
         lines.append(json.dumps(entry if shows_bids else hide_bid(entry)))
         head = hash_
     return lines
+
+
+def goes_on(lines: Sequence[str], honest: Sequence[str]) -> bool:
+    """Tell whether a transcript is the honest one, or goes on from it: nothing in it is forged.
+
+    A secret that a public log does not show may change nothing in it, and a bid that is made up may
+    be the last one.
+    """
+    return list(lines[: len(honest)]) == list(honest)
 
 
 def is_accepted(lines: Sequence[str], witness: Sequence[SignedHead] | None = None) -> bool:

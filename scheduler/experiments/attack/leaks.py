@@ -118,12 +118,11 @@ def see_day(scenario: Scenario, day: Sequence[Task], *, settings: Settings) -> l
     for before, n in enumerate(decided):
         event, outcome = published[n]["event"], published[n]["outcome"]
         parts = outcome["parts"]
-        later = [m for m in solves if m > n]
+        earlier, later = [m for m in solves if m < n], [m for m in solves if m > n]
         price = outcome["payment"] if outcome["admitted"] else outcome["winning_price"]
-        if parts is None or not price or not later:
+        if parts is None or not price or not earlier or not later:
             continue
         task = event["task"]
-        earlier = [m for m in solves if m < n]
         about = [*decided[max(before - _ABOUT, 0) : before], *decided[before + 1 :][:_ABOUT]]
         sights.append(
             Sight(

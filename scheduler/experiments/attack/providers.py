@@ -6,14 +6,15 @@ their costs; the days are run under posted rates and, beside them, under pay as 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import KnownBids, Settings, solve_prices
+from scheduler.auction.log.rules import BEATS_PER_SLOT
+from scheduler.auction.prices import Settings
 from scheduler.auction.prices.posted_rates import (
     RateSettings,
     RateTerms,
@@ -21,7 +22,13 @@ from scheduler.auction.prices.posted_rates import (
     post_rates,
 )
 from scheduler.experiments.attack.findings import Finding, Measure, find_worst
-from scheduler.experiments.auction.past_days import list_past_days
+from scheduler.experiments.auction.beats import (
+    SimulatedBeats,
+    join_for_a_day,
+    list_beats,
+    list_past_tasks,
+    make_day_rules,
+)
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, NodeSpec, Task
 
@@ -37,8 +44,8 @@ class ProviderZone:
     #: Share by which costs lie above and below, uniformly.
     cost_spread: float = 0.4
     past_days: int = 2
-    #: Slots between two solves.
-    solve_every: int = 2
+    #: Beats of a slot.
+    beats: int = BEATS_PER_SLOT
     solve: Settings = field(default_factory=lambda: Settings(futures=3, most_tasks=900))
     rates: RateSettings = field(default_factory=RateSettings)
 
@@ -140,21 +147,26 @@ def run_day(
     tasks = scenario.day(seed)
     if past_days is None:
         past_days = [scenario.day(1_000 * (back + 1) + seed) for back in range(zone.past_days)]
-    past_days, won = list_past_days(past_days)
     listed = _list_nodes(zone, reports, draw_costs(zone, seed))
+    rules = ZoneRules(
+        base_memory=scenario.base_memory_gb,
+        refusal_hints=False,
+        posts_rates=posts_rates,
+        beats_per_slot=zone.beats,
+    )
     engine = Engine(
-        ZoneRules(
-            base_memory=scenario.base_memory_gb,
-            horizon_slots=scenario.slots,
-            refusal_hints=False,
-            posts_rates=posts_rates,
+        make_day_rules(
+            rules,
+            slots=scenario.slots,
+            past_days=len(past_days),
+            seed=seed,
+            settings=zone.solve,
         )
     )
-    for each in listed:
-        engine.transition(events.NodeJoined(each.node))
+    join_for_a_day(engine, [each.node for each in listed], slots=scenario.slots)
     if posts_rates:
-        engine.transition(_post(zone, listed, past_days, won))
-    return _sell(zone, engine, tasks, past_days, listed, won=won, seed=seed)
+        engine.transition(_post(zone, listed, past_days))
+    return _sell(zone, engine, tasks, past_days, listed)
 
 
 def _list_nodes(
@@ -180,16 +192,14 @@ def _list_nodes(
 
 
 def _post(
-    zone: ProviderZone,
-    listed: Sequence[_ListedNode],
-    past_days: Sequence[Sequence[Task]],
-    past_won: Collection[str],
+    zone: ProviderZone, listed: Sequence[_ListedNode], past_days: Sequence[Sequence[Task]]
 ) -> events.RatesPosted:
     rates = post_rates(
         [RegisteredNode(each.node, str(each.provider)) for each in listed],
         past_days,
         RateTerms(zone.scenario.slots, zone.scenario.base_memory_gb, settings=zone.rates),
-        won=past_won,
+        # As for the solves: every bid of past days counts.
+        won={task.id for day in past_days for task in day},
     )
     return events.RatesPosted(
         first_slot=0,
@@ -205,51 +215,33 @@ def _sell(
     tasks: Sequence[Task],
     past_days: Sequence[Sequence[Task]],
     listed: Sequence[_ListedNode],
-    *,
-    won: set[str],
-    seed: int,
 ) -> ProviderDay:
     by_node = {each.node.id: each for each in listed}
     profits = [0.0] * zone.providers
     welfare = revenue = sold = 0.0
-    least_margin, slot = np.inf, -1
-    prices = engine.prices()
-    for index, task in enumerate(tasks):
-        while slot < task.arrival_slot:
-            slot += 1
-            engine.transition(events.SlotAdvanced(slot))
-            if slot % zone.solve_every == 0:
-                engine.transition(
-                    solve_prices(
-                        engine,
-                        KnownBids(
-                            slot=slot,
-                            last_slot=zone.scenario.slots - 1,
-                            day_start=0,
-                            today=tasks[:index],
-                            past_days=past_days,
-                            won=won,
-                        ),
-                        seed=seed * 100_003 + index,
-                        settings=zone.solve,
-                    )
-                )
-            prices = engine.prices()
-        decision = engine.transition(events.BidArrived(task, slot))
-        assert isinstance(decision, Decision)
-        if not decision.admitted or decision.schedule is None or decision.parts is None:
-            continue
-        won.add(task.id)
-        paid = cost = 0.0
-        for cell in decision.schedule.cells:
-            each, k = by_node[cell.node], prices.node_ids.index(cell.node)
-            samples = task.rates[each.node.gpu_type]
-            pay = samples * float(prices.reserve_price[k, cell.slot - prices.first_slot])
-            profits[each.provider] += pay - samples * each.cost
-            paid, cost, sold = paid + pay, cost + samples * each.cost, sold + samples
-        welfare += task.bid - decision.parts.vendor - cost
-        revenue += decision.payment
-        least_margin = min(least_margin, decision.payment - decision.parts.vendor - paid)
+    least_margin = np.inf
+    seen, won = list_past_tasks(past_days, slots=zone.scenario.slots)
+    beats = SimulatedBeats(engine, engine.transition, seen, won)
+    for beat, part in list_beats(tasks, engine.rules):
+        beats.reach(beat)
+        prices = engine.prices()
+        for task in part:
+            decision = engine.transition(events.BidArrived(task, beat.slot))
+            assert isinstance(decision, Decision)
+            seen.append(task)
+            if not decision.admitted or decision.schedule is None or decision.parts is None:
+                continue
+            won.add(task.id)
+            paid = cost = 0.0
+            for cell in decision.schedule.cells:
+                each, k = by_node[cell.node], prices.node_ids.index(cell.node)
+                samples = task.rates[each.node.gpu_type]
+                pay = samples * float(prices.reserve_price[k, cell.slot - prices.first_slot])
+                profits[each.provider] += pay - samples * each.cost
+                paid, cost, sold = paid + pay, cost + samples * each.cost, sold + samples
+            welfare += task.bid - decision.parts.vendor - cost
+            revenue += decision.payment
+            least_margin = min(least_margin, decision.payment - decision.parts.vendor - paid)
     return ProviderDay(tuple(profits), welfare, revenue, float(least_margin), sold)
 
 

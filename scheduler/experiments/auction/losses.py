@@ -17,11 +17,16 @@ from scheduler.auction import Engine
 from scheduler.auction.joint.least_laxity import JointPlan, plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import Replan
-from scheduler.auction.prices import KnownBids, solve_prices
 from scheduler.auction.search.room import PromisedJob
+from scheduler.experiments.auction.beats import (
+    SimulatedBeats,
+    join_for_a_day,
+    list_beats,
+    list_past_tasks,
+    make_day_rules,
+)
 from scheduler.experiments.auction.exact_replans import plan_exactly
-from scheduler.experiments.auction.past_days import list_past_days
-from scheduler.experiments.auction.run import SOLVE_EVERY, make_rules
+from scheduler.experiments.auction.run import make_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Cell, Decision, Task
 
@@ -84,32 +89,21 @@ def make_losses(count: int, *, seed: int = 0) -> list[Loss]:
 
 def _lose_node(scenario: Scenario, at: int, *, node: int, seed: int) -> Loss:
     tasks = scenario.day(seed)
-    engine = Engine(make_rules(scenario, "lagrangian"))
-    for one in scenario.fleet():
-        engine.transition(events.NodeJoined(one))
+    rules = make_day_rules(make_rules(scenario, "lagrangian"), slots=SLOTS, past_days=1, seed=seed)
+    engine = Engine(rules)
+    join_for_a_day(engine, scenario.fleet(), slots=SLOTS)
     admitted: dict[str, Decision] = {}
-    past_days, won = list_past_days([scenario.day(10_000 + seed)])
-    slot = -1
-    for index, task in enumerate(tasks):
-        if task.arrival_slot > at:
-            break
-        while slot < task.arrival_slot:
-            slot += 1
-            engine.transition(events.SlotAdvanced(slot))
-            if slot % SOLVE_EVERY == 0:
-                known = KnownBids(
-                    slot=slot,
-                    last_slot=SLOTS - 1,
-                    day_start=0,
-                    today=tasks[:index],
-                    past_days=past_days,
-                    won=won | admitted.keys(),
-                )
-                engine.transition(solve_prices(engine, known, seed=seed * 100_003 + index))
-        decision = engine.transition(events.BidArrived(task, slot))
-        assert isinstance(decision, Decision)
-        if decision.admitted:
-            admitted[task.id] = decision
+    seen, won = list_past_tasks([scenario.day(10_000 + seed)], slots=SLOTS)
+    beats = SimulatedBeats(engine, engine.transition, seen, won)
+    for beat, part in list_beats([task for task in tasks if task.arrival_slot <= at], rules):
+        beats.reach(beat)
+        for task in part:
+            decision = engine.transition(events.BidArrived(task, beat.slot))
+            assert isinstance(decision, Decision)
+            seen.append(task)
+            if decision.admitted:
+                won.add(task.id)
+                admitted[task.id] = decision
     types = {one.id: one.gpu_type for one in engine.nodes}
     engine.transition(events.SlotAdvanced(at))
     lost = scenario.fleet()[node].id

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from scheduler.auction.log.rules import BEATS_PER_SLOT
 from scheduler.auction.prices import Settings
-from scheduler.auction.prices.bursts import BURST
 from scheduler.experiments.auction.experiments import (
     FIGURES,
     NAMES,
@@ -18,7 +18,6 @@ from scheduler.experiments.auction.experiments import (
     Winner,
 )
 from scheduler.experiments.auction.quality import SettingResult
-from scheduler.experiments.auction.run import SOLVE_EVERY
 from scheduler.experiments.auction.scenario import Scenario
 
 #: Goal for ``lagrangian`` in every setting.
@@ -92,8 +91,8 @@ def _parameters() -> list[str]:
     ]
     lines += [f"| lagrangian `{f.name}` | {getattr(solve, f.name)!r} |" for f in fields(solve)]
     lines += [
-        f"| lagrangian: solved | every {SOLVE_EVERY} slots, "
-        f"and after {BURST:g} mean slots' bids in one |",
+        f"| lagrangian: solved | {BEATS_PER_SLOT} times a slot, in force a beat later; "
+        "the horizon rolls |",
         "| lagrangian: past days | 2 of the same kind unless the setting says otherwise; "
         "of a trace, up to 5 before the day |",
         "| residual, printed: unit of money | b-bar over its running mean, times 0.1 |",

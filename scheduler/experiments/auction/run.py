@@ -11,24 +11,20 @@ from math import inf
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import Outcome
-from scheduler.auction.prices import (
-    EmptyZone,
-    KnownBids,
-    Settings,
-    has_burst,
-    has_sold_much,
-    solve_prices,
-)
+from scheduler.auction.prices import Settings
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
+from scheduler.experiments.auction.beats import (
+    SimulatedBeats,
+    join_for_a_day,
+    list_beats,
+    list_past_tasks,
+    make_day_rules,
+)
 from scheduler.experiments.auction.bounds import make_capacity
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.max_form.policies import max_form_rules
-from scheduler.experiments.auction.past_days import list_past_days
 from scheduler.experiments.auction.scenario import Scenario
-from scheduler.types import Decision, Task
-
-#: Slots between two solves of ``lagrangian``.
-SOLVE_EVERY = 2
+from scheduler.types import Beat, Decision, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,92 +94,74 @@ def run_policy(
     at_price : collection of str
         Ids of bids that offer what they would pay, whatever that is, and so are refused.
     look : callable, optional
-        Called with the engine before each bid is decided, and the slot; it changes nothing.
+        Called with the engine before each bid is decided, and the slot under way; it changes
+        nothing.
     act : callable, optional
         Called with the engine as each slot begins, the slot and what its begin came to; what it
         buys is none of the day's.
     """
+    solves = rules.policy == "lagrangian"
+    tasks = list(tasks)
+    if solves:
+        rules = make_day_rules(
+            rules,
+            slots=scenario.slots,
+            past_days=len(past_days),
+            seed=seed,
+            settings=settings,
+        )
     engine = make_engine(rules)
-    for node in scenario.fleet():
-        engine.transition(events.NodeJoined(node))
+    join_for_a_day(engine, scenario.fleet(), slots=scenario.slots)
     start = time.process_time()
     decisions: list[Decision] = []
     welfare = revenue = 0.0
-    slot = -1
-    solves = rules.policy == "lagrangian"
-    empty = EmptyZone(engine.nodes, base_memory=rules.base_memory)
-    recent: list[Task] = []
     held: defaultdict[str, float] = defaultdict(float)
-    past_days, won = list_past_days(past_days, won=past_won)
-    capacities = [node.compute_capacity for node in engine.nodes]
-    sold: list[float] = []
-
-    tasks = list(tasks)
-
-    def solve(upto: int, first: int) -> None:
-        sold.clear()
-        engine.transition(
-            solve_prices(
-                engine,
-                KnownBids(
-                    slot=first,
-                    last_slot=scenario.slots - 1,
-                    day_start=0,
-                    today=tasks[:upto],
-                    past_days=past_days,
-                    won=won,
-                ),
-                # As in the market, it does not follow from the bids.
-                seed=seed * 100_003 + first,
-                settings=settings,
-            )
-        )
-
-    for index, task in enumerate(tasks):
-        while slot < task.arrival_slot:
+    seen, won = list_past_tasks(past_days, slots=scenario.slots, won=past_won)
+    beats = SimulatedBeats(engine, engine.transition, seen, won)
+    if solves:
+        # As in a market that is open, prices have been solved before the first bid.
+        beats.reach(Beat(-2, rules.beats_per_slot - 1))
+    for beat, part in list_beats(tasks, rules if solves else replace(rules, beats_per_slot=1)):
+        slot = beat.slot
+        if solves:
+            begun = beats.reach(beat)
+        else:
             slot += 1
             begun = engine.transition(events.SlotAdvanced(slot))
-            if act is not None:
-                act(engine, slot, begun)
-            recent.clear()
-            if solves and slot % SOLVE_EVERY == 0:
-                # Later tasks of the list have not arrived yet.
-                solve(index, slot)
-        if task.owner and held[task.owner] + task.compute_demand > most_held:
-            decisions.append(_turn_away(task))
-            continue
-        if solves and (
-            has_sold_much(sum(sold), jobs=len(sold), capacities=capacities)
-            or has_burst(recent, tasks[:index], zone=empty, slots=slot + 1, won=won)
-        ):
-            solve(index, slot)
-            recent.clear()
-        if task.id in at_price:
-            price = engine.quote(task, slot=slot).price
-            task = tasks[index] = replace(task, bid=price or 0.0)
-        recent.append(task)
-        if look is not None:
-            look(engine, task, slot)
-        decision = engine.transition(events.BidArrived(task, slot))
-        assert isinstance(decision, Decision)
-        decisions.append(decision)
-        if decision.admitted and decision.parts is not None:
+        if act is not None and beat.part == 0:
+            act(engine, slot, begun)
+        for task in part:
+            if task.owner and held[task.owner] + task.compute_demand > most_held:
+                decisions.append(_turn_away(task))
+                continue
+            if task.id in at_price:
+                price = engine.quote(task, slot=slot).price
+                task = replace(task, bid=price or 0.0)
+            if look is not None:
+                look(engine, task, slot)
+            decision = engine.transition(events.BidArrived(task, slot))
+            assert isinstance(decision, Decision)
+            seen.append(task)
+            decisions.append(decision)
+            if not decision.admitted or decision.parts is None:
+                continue
             held[task.owner] += task.compute_demand
             won.add(task.id)
-            sold.append(task.compute_demand)
             welfare += task.bid - decision.parts.vendor - decision.parts.operational
             revenue += decision.payment
             if task.id in cancelled:
                 won.discard(task.id)
             if decision.schedule is not None and (task.id in returned or task.id in cancelled):
                 engine.transition(events.CellsReleased(task.id, decision.schedule.cells))
+    by_id = {decision.task_id: decision for decision in decisions}
     return DayResult(
         welfare=welfare,
         admitted=sum(d.admitted for d in decisions),
         bids=len(tasks),
         revenue=revenue,
         seconds=time.process_time() - start,
-        decisions=decisions,
+        # Beats decide the bids of a slot in an order of their own.
+        decisions=[by_id[task.id] for task in tasks],
     )
 
 

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 from scheduler.auction import Engine
 from scheduler.auction.log import events
-from scheduler.auction.prices import KnownBids, solve_prices
 from scheduler.auction.search.room import PromisedJob
+from scheduler.experiments.auction.beats import (
+    SimulatedBeats,
+    join_for_a_day,
+    list_beats,
+    list_past_tasks,
+    make_day_rules,
+)
 from scheduler.experiments.auction.cheaper_plans import find_cheaper_plans
-from scheduler.experiments.auction.past_days import list_past_days
-from scheduler.experiments.auction.run import SOLVE_EVERY, make_rules
+from scheduler.experiments.auction.run import make_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, Task
 
@@ -40,43 +45,34 @@ def run_day(
     ``improves`` says whether they may end later than planned; ``None`` leaves them as they are.
     Welfare counts asks of the cells that jobs end up in. No job asks for cleaning.
     """
-    engine = Engine(make_rules(scenario, "lagrangian"))
-    for node in scenario.fleet():
-        engine.transition(events.NodeJoined(node))
+    rules = make_day_rules(
+        make_rules(scenario, "lagrangian"),
+        slots=scenario.slots,
+        past_days=len(past_days),
+        seed=seed,
+    )
+    engine = Engine(rules)
+    join_for_a_day(engine, scenario.fleet(), slots=scenario.slots)
     admitted: dict[str, tuple[Task, Decision]] = {}
     asked: dict[str, float] = {}
-    past, won = list_past_days(past_days)
-    revenue, moved, slot = 0.0, 0, -1
-    for index, task in enumerate(tasks):
-        while slot < task.arrival_slot:
-            slot += 1
-            engine.transition(events.SlotAdvanced(slot))
-            if slot % SOLVE_EVERY:
-                continue
-            engine.transition(
-                solve_prices(
-                    engine,
-                    KnownBids(
-                        slot=slot,
-                        last_slot=scenario.slots - 1,
-                        day_start=0,
-                        today=tasks[:index],
-                        past_days=past,
-                        won=won | admitted.keys(),
-                    ),
-                    seed=seed * 100_003 + index,
-                )
-            )
-            if improves is not None:
-                for move in _improve(engine, admitted, slot, ends_later=improves):
-                    moved += 1
-                    asked[move.task_id] = _sum_asks(engine, move)
-        decision = engine.transition(events.BidArrived(task, slot))
-        assert isinstance(decision, Decision)
-        if decision.admitted and decision.parts is not None:
-            admitted[task.id] = (task, decision)
-            asked[task.id] = decision.parts.operational
-            revenue += decision.payment
+    revenue, moved = 0.0, 0
+    seen, won = list_past_tasks(past_days, slots=scenario.slots)
+    beats = SimulatedBeats(engine, engine.transition, seen, won)
+    for beat, part in list_beats(tasks, rules):
+        beats.reach(beat)
+        if improves is not None:
+            for move in _improve(engine, admitted, beat.slot + 1, ends_later=improves):
+                moved += 1
+                asked[move.task_id] = _sum_asks(engine, move)
+        for task in part:
+            decision = engine.transition(events.BidArrived(task, beat.slot))
+            assert isinstance(decision, Decision)
+            seen.append(task)
+            if decision.admitted and decision.parts is not None:
+                won.add(task.id)
+                admitted[task.id] = (task, decision)
+                asked[task.id] = decision.parts.operational
+                revenue += decision.payment
     welfare = sum(task.bid - asked[task.id] for task, _ in admitted.values())
     return WaitingDay(welfare, revenue, len(admitted), moved)
 

@@ -56,6 +56,11 @@ class Command(BaseCommand):
                 f"{found.solved_again} solves run again, {found.taken_as_logged} taken as logged, "
                 f"head {found.head_hash or 'none'}"
             )
+            if found.beats_missed or found.beats_late or found.unwitnessed:
+                self.stdout.write(
+                    f"  {found.beats_missed} beats without prices, {found.beats_late} entries "
+                    f"past a beat, {found.unwitnessed} days without a witness"
+                )
             for fault in found.faults:
                 self.stdout.write(f"  {fault}")
             for problem in found.problems[:PROBLEMS_SHOWN]:

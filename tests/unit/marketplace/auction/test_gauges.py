@@ -204,7 +204,7 @@ def build_case(series: list[dict[str, str]], *, is_up: bool, fires: set[str]) ->
 def test_what_was_solved_verified_lost_and_is_held_is_told(zone):
     owner = builders.organisation(usd="20")
     market.bid(owner, zone, price_micros=5_000_000)
-    Pricing.objects.update_or_create(zone=zone, defaults={"applied_at": NOW, "failures": 2})
+    Pricing.objects.update_or_create(zone=zone, defaults={"applied_at": NOW, "status": "failed"})
     LogCheck.objects.create(
         zone=zone, position=7, head_hash="0", state="{}", carried="{}", checked_at=NOW
     )
@@ -212,7 +212,7 @@ def test_what_was_solved_verified_lost_and_is_held_is_told(zone):
     Slice.objects.update(status="lost", closed_at=NOW)
     Heartbeat.objects.filter(task=LANE_TASK).update(lag_s=1.5)
     found, of_zone = read_gauges(), json.dumps({"zone": zone.name})
-    assert found[f"finetender_price_solve_failures{of_zone}"] == 2
+    assert found[f"finetender_price_solve_failed{of_zone}"] == 1
     assert found[f"finetender_prices_solved_timestamp_seconds{of_zone}"] == NOW.timestamp()
     assert found[f"finetender_log_verified_position{of_zone}"] == 7
     assert found[f"finetender_log_verified_timestamp_seconds{of_zone}"] == NOW.timestamp()

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from marketplace.common.errors import UserError
-from marketplace.fleet.models import Zone
+from marketplace.fleet.models import Zone, ZoneChange
 from marketplace.fleet.policy_settings import (
     BID_PARAMETERS,
     PARAMETERS,
@@ -26,10 +26,34 @@ pytestmark = pytest.mark.django_db
 def test_settings_are_set_in_place_of_all_there_were():
     zone = market.zone()
     assert zone.settings == {}
-    for settings in ({"growth": 0.2, "refusal_hints": False}, {"solve_every_slots": 6}):
+    for settings in ({"growth": 0.2, "refusal_hints": False}, {"futures": 6}):
         set_policy_settings(zone=zone, settings=settings, now=NOW)
         zone.refresh_from_db()
         assert zone.settings == settings
+
+
+@pytest.mark.parametrize(
+    ("began_with", "settings", "stays"),
+    [
+        ({}, {"beats_per_slot": 6}, 2),
+        ({"beats_per_slot": 6}, {"beats_per_slot": 2, "growth": 0.1}, 6),
+        # Without it, it would be as it is built.
+        ({"beats_per_slot": 6, "growth": 0.2}, {"growth": 0.1}, 6),
+    ],
+)
+def test_beats_of_a_zone_never_change(began_with, settings, stays):
+    zone = market.zone(policy_settings=began_with)
+    with pytest.raises(UserError) as caught:
+        set_policy_settings(zone=zone, settings=settings, now=NOW)
+    assert caught.value.message == (
+        f"beats_per_slot stays {stays} as long as the zone lives: verifiers of its log count by "
+        "it. For other beats, open another zone."
+    )
+    zone.refresh_from_db()
+    assert (zone.settings, ZoneChange.objects.count()) == (began_with, 0)
+    # What says the same is no change.
+    same = {"beats_per_slot": stays, "growth": 0.3}
+    assert set_policy_settings(zone=zone, settings=same, now=NOW).settings == same
 
 
 @pytest.mark.parametrize(
@@ -37,7 +61,7 @@ def test_settings_are_set_in_place_of_all_there_were():
     [
         (
             {"grwoth": 0.1},
-            "There is no setting 'grwoth'; there are ask_cap_micros, fee_per_unit, ",
+            "There is no setting 'grwoth'; there are ask_cap_micros, beats_per_slot, ",
         ),
         ({"growth": -0.1}, "growth is a number, from 0 to 10, not -0.1."),
         ({"growth": "0.1"}, "growth is a number, from 0 to 10, not '0.1'."),

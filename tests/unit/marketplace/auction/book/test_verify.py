@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation, Snapshot
+from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Job
 from marketplace.payments.models import Hold
 from tests import builders
@@ -149,6 +150,33 @@ def test_log_entry_altered_in_any_way_is_found(zone, change):
     entry = bids.order_by("position")[0]
     alter_row(f"UPDATE auction_logentry SET {change} WHERE id = %s", entry.pk)
     assert problems(zone)[0].startswith(f"log position {entry.position}:")
+
+
+@pytest.mark.parametrize(("early_s", "is_found"), [(60, False), (61, True)])
+def test_a_beat_that_was_logged_before_its_time_is_found(zone, early_s, is_found):
+    beat = LogEntry.objects.filter(kind="SlotAdvanced").latest("position")
+    due = slot_starts_at(zone, json.loads(beat.event)["slot"])
+    sql = "UPDATE auction_logentry SET recorded_at = %s WHERE id = %s"
+    alter_row(sql, due - timedelta(seconds=early_s), beat.pk)
+    said = (due - timedelta(seconds=early_s)).isoformat()
+    assert problems(zone) == is_found * [
+        f"the beat at {beat.position} came before its time: it was recorded at {said}"
+    ]
+
+
+def test_entries_past_a_beat_are_counted(zone, capsys):
+    entry = LogEntry.objects.latest("position")
+    beat = LogEntry.objects.filter(kind="SlotAdvanced").latest("position")
+    slot = json.loads(beat.event)["slot"]
+    next_beat = slot_starts_at(zone, slot) + timedelta(seconds=zone.slot_s / 2)
+    sql = "UPDATE auction_logentry SET recorded_at = %s WHERE id = %s"
+    for late_s, count in ((60, 0), (61, 1)):
+        alter_row(sql, next_beat + timedelta(seconds=late_s), entry.pk)
+        found = verify_zone(zone)
+        assert (found.problems, found.beats_late) == ([], count)
+    call_command("auction_verify", zone=zone.name)
+    said = "0 beats without prices, 1 entries past a beat, 1 days without a witness"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["BidsReceived", "BidArrived"])

@@ -16,7 +16,6 @@ from marketplace.auction.lane.sequence_bids import receive_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, BidStatus, LogEntry
 from marketplace.auction.pricing.daily_rates import post_daily_rates
-from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import drain_node, set_node_ask, set_node_availability, undrain_node
 from marketplace.payments.selectors import Wallet, get_wallet
@@ -125,9 +124,7 @@ def test_a_bid_whose_deadline_has_passed_wins_nothing_whatever_it_offers(
     # What was received late and refused tells the prices nothing either.
     crowd(builders.organisation(usd="1000"), zone, now=NOW + SLOT)
     now = NOW + 2 * SLOT
-    refresh_zone(zone=zone, now=now)
-    assert solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
-    assert apply_prices(zone_id=zone.pk, clock=lambda: now)
+    assert market_builders.reprice(zone, now)
     [solved] = read_events(zone, "PricesSolved")
     assert isinstance(solved, events.PricesSolved)
     assert solved.inputs["bids_today"] == 16
@@ -230,8 +227,7 @@ def test_a_solve_that_starts_while_a_bid_waits_does_not_know_it(
             )
             if is_received:
                 receive(zone, now=now)
-            assert solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
-            assert apply_prices(zone_id=zone.pk, clock=lambda: now)
+            assert market_builders.reprice(zone, now)
             decide_pending_bids(zone=zone, now=now)
             bid.refresh_from_db()
             kinds = list_kinds(zone)
@@ -250,5 +246,6 @@ def test_a_solve_that_starts_while_a_bid_waits_does_not_know_it(
     if is_received:
         # From the receipt to the decision there is no room for a solve.
         at = kinds.index("PricesSolved")
-        assert kinds[at - 2 : at + 1] == ["BidsReceived", "BidArrived", "PricesSolved"]
+        expected = ["BidsReceived", "BidArrived", "SlotAdvanced", "PricesSolved"]
+        assert kinds[at - 3 : at + 1] == expected
     assert Bid.objects.filter(status=BidStatus.PENDING).count() == 0

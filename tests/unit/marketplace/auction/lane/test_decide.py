@@ -185,8 +185,8 @@ def test_log_is_chained_and_the_head_follows_it(zone, owner):
     decide_pending_bids(zone=zone, now=NOW)
     rows = list(LogEntry.objects.filter(zone=zone).order_by("position"))
     assert [row.kind for row in rows] == [
-        "SlotAdvanced",
         "NodeJoined",
+        "SlotAdvanced",
         "BidsReceived",
         "BidArrived",
         "BidArrived",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -17,7 +17,6 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.auction.pricing.past_bids import load_past_bids
-from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.auction.selectors import get_policy_in_force
 from marketplace.fleet import slots
 from marketplace.fleet.models import Zone
@@ -55,13 +54,7 @@ def sell(owner, zone, *, now=NOW, count=3, slots=9, **terms):
     return placed
 
 
-def reprice(zone, now: datetime) -> bool:
-    def clock() -> datetime:
-        return now
-
-    return solve_zone_prices(zone_id=zone.pk, clock=clock) and apply_prices(
-        zone_id=zone.pk, clock=clock
-    )
+reprice = market.reprice
 
 
 def rules(zone) -> ZoneRules:
@@ -265,14 +258,14 @@ def test_bids_are_told_apart_by_day(days):
     span = ForecastSpan(day_start=109, slot=113, last_slot=114, past_starts=(105, 101))
     position = MarketHead.objects.get().position
     seen = load_past_bids(zone=days, span=span, position=position)
+    today, past_days = seen.split(span)
     # Bids of slot 108 start in slot 109.
-    assert [task.arrival_slot for task in seen.today] == [110, 111, 111, 112, 112, 112]
+    assert [task.arrival_slot for task in today] == [110, 111, 111, 112, 112, 112]
     expected = [1, 2, 2, 3, 3, 3, 5]
-    assert [[task.arrival_slot for task in day] for day in seen.past_days] == [expected] * 2
-    assert {task.deadline_slot - task.arrival_slot for task in seen.past_days[0]} == {3}
-    assert (seen.each, seen.last_position) == (1, position)
+    assert [[task.arrival_slot for task in day] for day in past_days] == [expected] * 2
+    assert {task.deadline_slot - task.arrival_slot for task in past_days[0]} == {3}
     admitted = set(Bid.objects.filter(status="admitted").values_list("pk", flat=True))
-    bids = [*seen.today, *seen.past_days[0], *seen.past_days[1]]
+    bids = [*today, *past_days[0], *past_days[1]]
     assert seen.won <= admitted
     assert {task.id for task in bids} & admitted == {task.id for task in bids} & seen.won
     # The log begins in slot 100, which is where the search for slot 101 begins.
@@ -284,15 +277,15 @@ def test_of_a_long_log_an_even_sample_is_read(days, monkeypatch):
     span = ForecastSpan(day_start=109, slot=113, last_slot=114, past_starts=(105, 101))
     position = MarketHead.objects.get().position
     seen = load_past_bids(zone=days, span=span, position=position)
-    assert seen.each == -(-(position - seen.first_position + 1) // 12)
-    assert seen.each > 1
+    each = -(-(position - seen.first_position + 1) // 12)
+    assert each > 1
     read = LogEntry.objects.filter(
-        kind="BidArrived", position__in=range(seen.first_position, position + 1, seen.each)
+        kind="BidArrived", position__in=range(seen.first_position, position + 1, each)
     )
     slots = [
         json.loads(event)["task"]["arrival_slot"] for event in read.values_list("event", flat=True)
     ]
-    assert sorted(task.arrival_slot for task in seen.today) == sorted(
+    assert sorted(task.arrival_slot for task in seen.split(span)[0]) == sorted(
         slot for slot in slots if slot >= 109
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from math import inf, nextafter
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from django.core.management import CommandError, call_command
 from django.db import connection
 
@@ -16,20 +17,19 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import price_changes
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.errata import note_erratum
-from marketplace.auction.lane.price_changes import take_solved_prices
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing
 from marketplace.auction.pricing import solve as solving
-from marketplace.auction.pricing.solve import (
-    apply_prices,
-    choose_seed,
-    find_due_solve,
-    request_due_solves,
-    solve_zone_prices,
-)
+from marketplace.auction.pricing.solve import solve_zone_prices
 from marketplace.auction.selectors import load_market
 from marketplace.auction.settlement import settle_finished
+from marketplace.auction.witnesses import days as witness_days
+from marketplace.auction.witnesses.keys import load_signing_key, rotate_signing_key
+from marketplace.common.durable.kinds import get_kinds
+from marketplace.common.durable.run import run_due_work
 from marketplace.common.errors import UserError
+from marketplace.common.outbound import FetchedAnswer
+from marketplace.fleet import slots
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_policy_settings
 from marketplace.jobs.models import Job
@@ -38,7 +38,10 @@ from scheduler.auction.audit.command import main
 from scheduler.auction.audit.faults import KnownFault
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_from_json
-from scheduler.auction.prices import bursts
+from scheduler.auction.log.rules import BEATS_PER_SLOT
+from scheduler.public_log.days import DayPromise, choose_seed, commit_secret, write_promise
+from scheduler.public_log.heads import is_signed
+from scheduler.types import Beat
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row
@@ -65,11 +68,11 @@ def at(slot: int, zone: Zone) -> datetime:
     return market.slot_at(zone, slot)
 
 
-def crowd(owner, zone, *, now=NOW, count=16, price_micros=3_000_000, epochs=3) -> None:
-    """Bids of one slot, each for so many cells of the next nine."""
+def crowd(owner, zone, *, now=NOW, count=16, price_micros=3_000_000) -> None:
+    """Bids of one slot, each for three cells of the next nine."""
     for number in range(count):
         amount = price_micros + 10_000 * number
-        market.bid(owner, zone, price_micros=amount, slots=9, epochs=epochs, now=now)
+        market.bid(owner, zone, price_micros=amount, slots=9, epochs=3, now=now)
     decide_pending_bids(zone=zone, now=now)
 
 
@@ -77,8 +80,8 @@ def solve(zone, now) -> bool:
     return solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
 
 
-def apply(zone, now) -> bool:
-    return apply_prices(zone_id=zone.pk, clock=lambda: now)
+def beat(slot: int, part: int, zone: Zone) -> datetime:
+    return at(slot, zone) + timedelta(seconds=part * zone.slot_s / BEATS_PER_SLOT)
 
 
 def pricing(zone) -> Pricing:
@@ -100,42 +103,72 @@ def dearest(zone, now) -> float:
     return max(max(row.compute_price) for row in load_market(zone, now=now).rows)
 
 
-def test_solved_prices_enter_the_log_with_what_they_were_made_from(zone, owner):
+def test_prices_solved_on_one_beat_come_into_force_with_the_next(zone, owner):
     crowd(owner, zone)
-    later = at(101, zone)
-    refresh_zone(zone=zone, now=later)
-    position = MarketHead.objects.get().position
-
+    refresh_zone(zone=zone, now=at(101, zone))
+    position = MarketHead.objects.get().beat_position
+    assert kinds(zone)[position - 1] == "SlotAdvanced"
+    # What comes after the beat has no part in them, and keeps what was decided.
+    crowd(owner, zone, now=at(101, zone), count=3)
+    decided = list(Bid.objects.order_by("arrival").values_list("status", "payment_micros"))
+    later = beat(101, 1, zone)
     assert solve(zone, later)
-    assert kinds(zone)[-1] == "SlotAdvanced"
+    assert (pricing(zone).status, "PricesSolved" in kinds(zone)) == ("waiting", False)
+    assert dearest(zone, at(101, zone)) == 0
+    refresh_zone(zone=zone, now=at(101, zone) + timedelta(seconds=1))
     assert pricing(zone).status == "waiting"
-    assert apply(zone, later)
 
-    assert kinds(zone)[-1] == "PricesSolved"
+    refresh_zone(zone=zone, now=later)
+    assert kinds(zone)[-2:] == ["SlotAdvanced", "PricesSolved"]
     [solved] = solves(zone)
-    with books.read_book(zone=zone, now=later) as book:
-        assert solved.seed == choose_seed(book.engine, slot=102)
     assert solved.inputs["position"] == position
-    assert (solved.inputs["slot"], solved.inputs["last_slot"]) == (102, 112)
-    assert (solved.inputs["bids_today"], solved.inputs["past_days"]) == (16, 0)
-    assert (solved.inputs["first_position"], solved.inputs["last_position"]) == (1, position)
+    assert (solved.inputs["beat"], solved.inputs["slot"]) == ([101, 1], 102)
+    assert (solved.inputs["last_slot"], solved.inputs["bids_today"]) == (112, 16)
     assert solved.private["dual_value"] > 0
     row = pricing(zone)
+    head = MarketHead.objects.get()
     assert (row.status, row.problem, row.waiting) == ("applied", "", None)
-    assert (row.applied_position, row.applied_slot, row.applied_at) == (position + 1, 101, later)
+    assert (row.applied_position, row.applied_slot, row.applied_at) == (head.position, 101, later)
+    assert (head.slot, head.beat_position) == (101, head.position)
     assert row.expected_bids == pytest.approx(11 * 16)
     assert row.gain is not None
     assert row.solve_s is not None
     assert dearest(zone, later) > 0
+    assert list(Bid.objects.order_by("arrival").values_list("status", "payment_micros")) == decided
     found = verify_zone(zone)
     assert (found.problems, found.solved_again, found.taken_as_logged) == ([], 1, 0)
+
+
+def test_each_beat_has_the_prices_of_the_one_before(zone, owner):
+    crowd(owner, zone)
+    for slot, part in ((100, 1), (101, 0), (101, 1), (102, 0)):
+        moment = beat(slot, part, zone)
+        refresh_zone(zone=zone, now=moment)
+        assert [solve(zone, moment), solve(zone, moment)] == [True, False]
+    beats = [event.inputs["beat"] for event in solves(zone)]
+    assert beats == [[101, 0], [101, 1], [102, 0]]
+    found = verify_zone(zone)
+    assert (found.problems, found.solved_again) == ([], 3)
+
+
+def test_a_slot_has_as_many_beats_as_the_zone_sets(owner):
+    zone = market.zone(horizon_slots=12, policy_settings={"beats_per_slot": 1})
+    market.node(zone)
+    crowd(owner, zone)
+    refresh_zone(zone=zone, now=beat(100, 1, zone))
+    assert kinds(zone).count("SlotAdvanced") == 1
+    refresh_zone(zone=zone, now=at(101, zone))
+    assert solve(zone, at(101, zone))
+    refresh_zone(zone=zone, now=at(102, zone))
+    assert kinds(zone)[-2:] == ["SlotAdvanced", "PricesSolved"]
+    assert verify_zone(zone).solved_again == 1
 
 
 def test_prices_that_the_solve_does_not_come_to_are_found_by_verify(zone, owner):
     """A market that sees a bid may put prices just below it into its log."""
     crowd(owner, zone)
-    later = at(101, zone)
-    assert solve(zone, later)
+    refresh_zone(zone=zone, now=at(101, zone))
+    assert solve(zone, at(101, zone))
     row = pricing(zone)
     assert row.waiting is not None
     waiting = json.loads(row.waiting)
@@ -143,53 +176,32 @@ def test_prices_that_the_solve_does_not_come_to_are_found_by_verify(zone, owner)
     prices[prices.index(max(prices))] *= 1.001
     row.waiting = json.dumps(waiting)
     row.save()
-    assert apply(zone, later)
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
     position = MarketHead.objects.get().position
     assert verify_zone(zone).problems == [
         f"log position {position}: solved again, the bids before lead to another compute_price"
     ]
 
 
-def test_a_lane_that_goes_on_while_a_solve_begins_leaves_a_log_that_verifies(
-    zone, owner, monkeypatch
-):
-    """Slot and state of a solve are one read: a slow worker must not make the market a cheat."""
-    crowd(owner, zone)
-    read_book = books.read_book
-
-    def advance_first(**terms):
-        refresh_zone(zone=zone, now=at(103, zone))
-        return read_book(**terms)
-
-    monkeypatch.setattr(books, "read_book", advance_first)
-    assert solve(zone, at(101, zone))
-    monkeypatch.undo()
-    assert apply(zone, at(103, zone))
-    [solved] = solves(zone)
-    assert solved.inputs["slot"] == 104
-    found = verify_zone(zone)
-    assert (found.problems, found.solved_again) == ([], 1)
-
-
 @pytest.mark.parametrize(
-    ("slot", "problem"),
+    ("change", "problem"),
     [
-        (105, "prices were solved for slot 105, which was not the next"),
-        (100, "prices for slot 100 came 2 slots late"),
+        ({"beat": [102, 0]}, "the prices are for another beat: [102, 0]"),
+        ({"position": 3}, "the prices were not solved on the state of the beat before"),
     ],
 )
-def test_the_lane_refuses_prices_that_a_verifier_would_not_accept(zone, owner, slot, problem):
+def test_the_lane_refuses_prices_that_a_verifier_would_not_accept(zone, owner, change, problem):
     crowd(owner, zone)
+    refresh_zone(zone=zone, now=at(101, zone))
     assert solve(zone, at(101, zone))
     row = pricing(zone)
     assert row.waiting is not None
     waiting = json.loads(row.waiting)
-    waiting["inputs"]["slot"] = slot
+    waiting["inputs"] |= change
     row.waiting = json.dumps(waiting)
     row.save()
-    before = kinds(zone)
-    assert not apply(zone, at(101, zone))
-    assert "PricesSolved" not in kinds(zone)[len(before) :]
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
+    assert "PricesSolved" not in kinds(zone)
     assert (pricing(zone).status, pricing(zone).problem) == ("discarded", problem)
     assert verify_zone(zone).problems == []
 
@@ -198,19 +210,20 @@ def test_an_erratum_names_a_fault_and_verifiers_say_so_and_go_on(
     zone, owner, monkeypatch, tmp_path, capsys
 ):
     crowd(owner, zone)
+    refresh_zone(zone=zone, now=at(101, zone))
     assert solve(zone, at(101, zone))
     row = pricing(zone)
     waiting = json.loads(row.waiting or "")
-    waiting["inputs"]["slot"] = 105
+    waiting["inputs"]["beat"] = [105, 0]
     row.waiting = json.dumps(waiting)
     row.save()
     # The lane as it was: it does not ask the verifier.
     monkeypatch.setattr(price_changes, "find_timing_problem", lambda *_, **__: None)
-    assert apply(zone, at(101, zone))
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
     monkeypatch.undo()
     crowd(owner, zone, now=at(101, zone))
     position = LogEntry.objects.get(kind="PricesSolved").position
-    fault = "prices were solved for slot 105, which was not the next"
+    fault = "the prices are for another beat: [105, 0]"
     assert verify_zone(zone).problems == [f"log position {position}: {fault}"]
     assert read_exit(zone, tmp_path, capsys) == (1, fault, [])
 
@@ -257,6 +270,335 @@ def read_exit(zone, folder, capsys):
     return status, said["problem"], said["known_faults"]
 
 
+def test_prices_that_come_late_are_passed_over_and_those_in_force_stand(zone, owner):
+    crowd(owner, zone)
+    market.reprice(zone, at(101, zone))
+    in_force = dearest(zone, at(101, zone))
+    assert solve(zone, beat(101, 1, zone))
+    waiting = pricing(zone).waiting
+    # The worker has them only once their beat has come.
+    Pricing.objects.update(waiting=None)
+    refresh_zone(zone=zone, now=at(102, zone))
+    Pricing.objects.update(waiting=waiting)
+    refresh_zone(zone=zone, now=beat(102, 1, zone))
+    row = pricing(zone)
+    assert (row.status, row.waiting, kinds(zone).count("PricesSolved")) == ("discarded", None, 1)
+    assert dearest(zone, at(102, zone)) == in_force > 0
+    assert solve(zone, beat(102, 1, zone))
+    refresh_zone(zone=zone, now=at(103, zone))
+    assert (pricing(zone).status, kinds(zone).count("PricesSolved")) == ("applied", 2)
+    found = verify_zone(zone)
+    assert (found.problems, found.beats_missed) == ([], 2)
+
+
+def test_prices_come_into_force_with_their_beat_where_the_lane_comes_after_several(zone, owner):
+    """Where slots are shorter than its rounds, a zone at rest would have none ever again."""
+    crowd(owner, zone)
+    market.reprice(zone, at(101, zone))
+    assert solve(zone, beat(101, 1, zone))
+    refresh_zone(zone=zone, now=at(104, zone))
+    assert kinds(zone)[-3:] == ["SlotAdvanced", "PricesSolved", "SlotAdvanced"]
+    assert [event.inputs["beat"] for event in solves(zone)] == [[101, 1], [102, 0]]
+    assert pricing(zone).status == "applied"
+    head = MarketHead.objects.get()
+    assert (head.slot, head.beat_position) == (104, head.position)
+    found = verify_zone(zone)
+    # The two beats of slot 102 and 103 that were passed over, and those that came without prices.
+    assert (found.problems, found.solved_again) == ([], 2)
+
+
+@pytest.mark.parametrize("waiting", ["{}", "nonsense", '{"type": "SlotAdvanced", "slot": 900}'])
+def test_what_the_lane_cannot_read_is_discarded_and_moves_nothing(zone, owner, waiting):
+    crowd(owner, zone)
+    Pricing.objects.update(waiting=waiting)
+    refresh_zone(zone=zone, now=beat(100, 1, zone))
+    assert (pricing(zone).status, pricing(zone).waiting) == ("discarded", None)
+    assert kinds(zone)[-1] == "SlotAdvanced"
+
+
+def test_a_solve_that_fails_leaves_the_prices_and_is_tried_at_the_next_beat(
+    zone, owner, monkeypatch
+):
+    crowd(owner, zone)
+    later = at(101, zone)
+    market.reprice(zone, later)
+    in_force = dearest(zone, later)
+    with monkeypatch.context() as patch:
+        patch.setattr(solving, "solve_for_beat", lambda *_, **__: 1 / 0)
+        assert not solve(zone, later)
+    row = pricing(zone)
+    assert (row.status, row.problem) == ("failed", "ZeroDivisionError: division by zero")
+    assert not solve(zone, later)
+    market.bid(owner, zone, price_micros=3_000_000, slots=9, epochs=1, now=later)
+    assert decide_pending_bids(zone=zone, now=later).decided == 1
+    refresh_zone(zone=zone, now=at(102, zone))
+    assert dearest(zone, at(102, zone)) >= in_force > 0
+    assert solve(zone, at(102, zone))
+    refresh_zone(zone=zone, now=beat(102, 1, zone))
+    assert pricing(zone).status == "applied"
+    assert verify_zone(zone).problems == []
+
+
+def test_a_solver_that_died_halfway_is_followed_by_the_next(zone, owner, monkeypatch):
+    crowd(owner, zone)
+    refresh_zone(zone=zone, now=at(101, zone))
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(solving, "solve_for_beat", killed)
+        with pytest.raises(Killed):
+            solve(zone, at(101, zone))
+    assert pricing(zone).status == "solving"
+    assert solve(zone, at(101, zone))
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
+    assert pricing(zone).status == "applied"
+
+
+def test_a_lane_that_died_while_taking_prices_takes_them_the_next_time(zone, owner, monkeypatch):
+    crowd(owner, zone)
+    refresh_zone(zone=zone, now=at(101, zone))
+    solve(zone, at(101, zone))
+
+    def broken(lane):
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(price_changes, "_follow_day", broken)
+        with pytest.raises(RuntimeError, match="killed"):
+            refresh_zone(zone=zone, now=beat(101, 1, zone))
+    assert "PricesSolved" not in kinds(zone)
+    assert pricing(zone).status == "waiting"
+    refresh_zone(zone=zone, now=beat(101, 1, zone))
+    assert kinds(zone).count("PricesSolved") == 1
+    assert verify_zone(zone).problems == []
+
+
+def test_a_solve_is_asked_for_at_each_beat_and_run_once(zone, monkeypatch):
+    told = []
+    monkeypatch.setattr(price_changes, "enqueue", lambda name, **terms: told.append((name, terms)))
+    asked = [("auction.prices_solve", {"expires_s": 60.0, "zone_id": zone.pk})]
+    for slot in (100, 101):
+        refresh_zone(zone=zone, now=at(slot, zone))
+        refresh_zone(zone=zone, now=at(slot, zone))
+    assert told == 2 * asked
+    runs = []
+    monkeypatch.setattr(solving, "_solve", runs.append)
+    for _ in range(2):
+        assert not solve(zone, at(101, zone))
+        assert (pricing(zone).status, len(runs)) == ("idle", 1)
+    # One whose solver died halfway is run again as its message comes again.
+    Pricing.objects.update(status="solving")
+    assert not solve(zone, at(101, zone))
+    assert (pricing(zone).status, len(runs)) == ("idle", 2)
+
+
+def test_a_zone_without_bids_is_not_solved_for_and_has_one_beat_a_slot(zone, owner):
+    assert not solve(zone, NOW)
+    assert not LogEntry.objects.exists()
+    for slot in (101, 102, 103):
+        for part in range(BEATS_PER_SLOT):
+            refresh_zone(zone=zone, now=beat(slot, part, zone))
+            assert not solve(zone, beat(slot, part, zone))
+    assert kinds(zone).count("SlotAdvanced") == 3
+    assert "PricesSolved" not in kinds(zone)
+    assert dearest(zone, at(103, zone)) == 0.0
+    found = verify_zone(zone)
+    assert (found.problems, found.beats_missed) == ([], 0)
+    # With its first bid it has its beats again.
+    crowd(owner, zone, now=beat(103, 1, zone), count=1)
+    assert market.reprice(zone, at(104, zone))
+    assert kinds(zone)[-2:] == ["SlotAdvanced", "PricesSolved"]
+    assert verify_zone(zone).problems == []
+
+
+def test_one_bid_is_enough_to_solve(zone, owner):
+    crowd(owner, zone, count=1)
+    assert market.reprice(zone, at(101, zone))
+    assert solves(zone)[0].inputs["bids_today"] == 1
+    assert pricing(zone).expected_bids == pytest.approx(11.0)
+
+
+def test_a_zone_with_a_broken_log_is_not_solved_for_and_says_so(zone, owner):
+    crowd(owner, zone)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute("UPDATE auction_logentry SET hash = %s WHERE position = 1", ["0" * 64])
+        cursor.execute("SET LOCAL session_replication_role = origin")
+    books._beat_books.clear()
+    assert not solve(zone, NOW)
+    assert pricing(zone).status == "failed"
+    assert "auction_verify" in pricing(zone).problem
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        # Three cells cost 300,000.
+        {"price_micros": 1},
+        # More than three cells are left until the deadline.
+        {"price_micros": 90_000_000, "epochs": 40},
+    ],
+)
+def test_bids_that_could_not_win_in_an_empty_zone_are_no_part_of_a_solve(zone, owner, terms):
+    crowd(owner, zone)
+    stranger = builders.organisation(usd="1000000")
+    for _ in range(30):
+        market.bid(stranger, zone, **{"slots": 9, "epochs": 3, "now": NOW, **terms})
+    decide_pending_bids(zone=zone, now=NOW)
+    assert market.reprice(zone, at(101, zone))
+    assert solves(zone)[-1].inputs["bids_today"] == 16
+
+
+def test_the_seed_of_a_solve_follows_from_the_day_and_the_beat_and_from_no_bid(zone, owner):
+    refresh_zone(zone=zone, now=NOW)
+    beats = [Beat(102, 0), Beat(102, 1), Beat(103, 0)]
+
+    def seeds() -> list[int]:
+        with books.read_book(zone=zone, now=NOW) as book:
+            value = book.engine.day.value
+            return [choose_seed(value, slot=beat.slot, part=beat.part) for beat in beats]
+
+    before = seeds()
+    crowd(owner, zone)
+    set_policy_settings(zone=zone, settings={"growth": 0.1}, now=NOW)
+    zone.refresh_from_db()
+    refresh_zone(zone=zone, now=NOW)
+    assert kinds(zone)[-1] == "RulesChanged"
+    assert seeds() == before
+    assert len(set(before)) == 3
+
+
+@pytest.fixture
+def days(monkeypatch):
+    """A zone whose days are 4 slots, the first of them slot 100."""
+    monkeypatch.setattr(slots, "DAY_S", 4 * 10)
+    zone = market.zone(horizon_slots=6)
+    market.node(zone)
+    return zone
+
+
+def test_a_day_is_promised_a_day_before_and_opened_when_it_comes(days):
+    for slot in range(100, 106):
+        refresh_zone(zone=days, now=at(slot, days))
+    rows = LogEntry.objects.filter(kind__startswith="Day").order_by("position")
+    promised, opened = (json.loads(row.event) for row in rows[:2])
+    assert [(row.kind, json.loads(row.event)["day"]) for row in rows] == [
+        ("DayPromised", 26),
+        ("DayOpened", 26),
+        ("DayPromised", 27),
+    ]
+    assert promised["commitment"] == commit_secret(opened["secret"])
+    with books.read_book(zone=days, now=NOW) as book:
+        assert book.engine.day.day == 26
+    found = verify_zone(days)
+    # Days 25 and 26.
+    assert (found.problems, found.unwitnessed) == ([], 2)
+
+
+def test_a_witness_is_asked_to_sign_each_promise(days, settings, monkeypatch):
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    settings.AUCTION_DAY_WITNESS = "https://witness.example/days"
+    settings.AUCTION_DAY_WITNESS_KEY = key.public_key().public_bytes_raw().hex()
+    posted, signs = [], [Ed25519PrivateKey.generate(), key]
+
+    def post(url, *, body, headers, **_):
+        posted.append((url, body))
+        # A witness signs for nobody but the market: the request is its own.
+        own = load_signing_key(now=NOW).public_key
+        assert is_signed(body, key=own, signature=headers[witness_days.SIGNATURE])
+        signature = signs[len(posted) - 1].sign(body).hex()
+        return FetchedAnswer(json.dumps({"signature": signature}).encode(), {})
+
+    monkeypatch.setattr(witness_days, "ask_stranger", post)
+    for slot in (100, 102):
+        refresh_zone(zone=days, now=at(slot, days))
+    moment = at(102, days)
+    # One key signs that the promise does not name.
+    run_due_work(get_kinds()[witness_days.ASK], clock=lambda: moment)
+    assert pricing(days).day_signature == ""
+    later = moment + timedelta(seconds=15)
+    run_due_work(get_kinds()[witness_days.ASK], clock=lambda: later)
+    entry = LogEntry.objects.get(kind="DayPromised")
+    promise = event_from_json(json.loads(entry.event))
+    assert isinstance(promise, events.DayPromised)
+    assert (promise.day, promise.market_key) == (26, load_signing_key(now=NOW).public_key)
+    text = write_promise(DayPromise(**asdict(promise), entry_hash=entry.hash))
+    assert posted == 2 * [("https://witness.example/days", text)]
+    refresh_zone(zone=days, now=at(104, days))
+    opened = json.loads(LogEntry.objects.get(kind="DayOpened").event)
+    assert opened["witness_signature"] == key.sign(posted[0][1]).hex()
+    found = verify_zone(days)
+    # Day 25, with which the log began.
+    assert (found.problems, found.unwitnessed) == ([], 1)
+
+
+def test_rules_hold_from_the_day_on_whose_secret_was_not_promised(days):
+    """Else the operator would choose among settings by the prices that each leads to."""
+    for slot in range(100, 103):
+        refresh_zone(zone=days, now=at(slot, days))
+    set_policy_settings(zone=days, settings={"futures": 3}, now=NOW)
+    days.refresh_from_db()
+    held = []
+    for slot in range(103, 111):
+        refresh_zone(zone=days, now=at(slot, days))
+        with books.read_book(zone=days, now=NOW) as book:
+            held.append(book.engine.rules.settings.get("futures"))
+    # Day 26 was promised before, and day 27 was not; prices of its value come after slot 108.
+    assert held == [None] * 6 + [3, 3]
+    assert kinds(days).count("RulesChanged") == 1
+    assert verify_zone(days).problems == []
+
+
+def test_rules_hold_in_a_market_that_runs_in_the_morning_only(days):
+    held = []
+    for slot in (100, 104, 108, 112, 113):
+        if slot == 104:
+            set_policy_settings(zone=days, settings={"futures": 3}, now=NOW)
+            days.refresh_from_db()
+        refresh_zone(zone=days, now=at(slot, days))
+        with books.read_book(zone=days, now=NOW) as book:
+            held.append(book.engine.rules.settings.get("futures"))
+    assert held == [None, None, None, None, 3]
+    assert kinds(days).count("DayOpened") == 2
+    assert verify_zone(days).problems == []
+
+
+def test_rules_of_a_log_that_begins_late_in_a_day_change_at_once(days):
+    refresh_zone(zone=days, now=at(103, days))
+    set_policy_settings(zone=days, settings={"futures": 3}, now=NOW)
+    days.refresh_from_db()
+    refresh_zone(zone=days, now=at(103, days))
+    with books.read_book(zone=days, now=NOW) as book:
+        assert book.engine.rules.settings.get("futures") == 3
+    for slot in (104, 105, 106):
+        refresh_zone(zone=days, now=at(slot, days))
+    # The log is half a day old in slot 105.
+    assert kinds(days).count("DayPromised") == 1
+    assert kinds(days)[-3:] == ["SlotAdvanced", "DayPromised", "SlotAdvanced"]
+    assert verify_zone(days).problems == []
+
+
+def test_a_day_whose_secret_went_with_the_key_keeps_the_value_before(days):
+    for slot in (100, 102):
+        refresh_zone(zone=days, now=at(slot, days))
+    rotate_signing_key(now=NOW)
+    for slot in (104, 106, 108):
+        refresh_zone(zone=days, now=at(slot, days))
+    rows = LogEntry.objects.filter(kind__startswith="Day").order_by("position")
+    assert [(row.kind, json.loads(row.event)["day"]) for row in rows] == [
+        ("DayPromised", 26),
+        ("DayPromised", 27),
+        ("DayOpened", 27),
+        ("DayPromised", 28),
+    ]
+    assert verify_zone(days).problems == []
+
+
 @pytest.mark.parametrize(("cancels", "counted"), [(False, 9), (True, 6)])
 def test_jobs_that_their_owner_cancels_count_in_prices_like_refused_bids(zone, cancels, counted):
     """To win, and to have the price back, must not weigh more than to lose."""
@@ -270,8 +612,7 @@ def test_jobs_that_their_owner_cancels_count_in_prices_like_refused_bids(zone, c
         cancel_job(job=job, cancelled_by=None, now=NOW)
     assert settle_finished(now=NOW) == (6 if cancels else 0)
     later = at(101, zone)
-    assert solve(zone, later)
-    assert apply(zone, later)
+    assert market.reprice(zone, later)
     [solved] = solves(zone)
     assert solved.inputs["bids_today"] == counted
     found = verify_zone(zone)
@@ -281,8 +622,7 @@ def test_jobs_that_their_owner_cancels_count_in_prices_like_refused_bids(zone, c
 def test_a_bid_pays_the_quote_at_solved_prices(zone, owner):
     crowd(owner, zone)
     later = at(101, zone)
-    solve(zone, later)
-    apply(zone, later)
+    market.reprice(zone, later)
     terms = {"data": market.dataset(owner, zone), "epochs": 2, "now": later}
     posted = quote(owner, zone, slots=12, **terms)
     assert posted.parts is not None
@@ -299,113 +639,16 @@ def test_a_bid_pays_the_quote_at_solved_prices(zone, owner):
     assert (bid.status, bid.payment_micros) == ("admitted", posted.price_micros)
 
 
-def test_a_solve_and_its_application_run_twice_are_done_once(zone, owner):
-    crowd(owner, zone)
-    later = at(101, zone)
-    assert [solve(zone, later), solve(zone, later)] == [True, False]
-    assert [apply(zone, later), apply(zone, later)] == [True, False]
-    assert kinds(zone).count("PricesSolved") == 1
-    assert not solve(zone, later)
-
-
-def test_bids_decided_while_prices_were_solved_keep_their_decisions(zone, owner):
-    crowd(owner, zone)
-    later = at(101, zone)
-    solve(zone, later)
-    crowd(owner, zone, now=later, count=3)
-
-    def read_decisions() -> list[tuple[str, int | None, list[list[int]]]]:
-        bids = Bid.objects.order_by("arrival")
-        return [(bid.status, bid.payment_micros, bid.cells) for bid in bids]
-
-    before = read_decisions()
-    assert apply(zone, later)
-    assert read_decisions() == before
-    assert solves(zone)[0].inputs["position"] < MarketHead.objects.get().position - 3
-    assert verify_zone(zone).problems == []
-
-
-@pytest.mark.parametrize(("slots_late", "status"), [(1, "applied"), (2, "discarded")])
-def test_prices_may_be_one_slot_late_and_no_more(zone, owner, slots_late, status):
-    crowd(owner, zone)
-    solve(zone, at(101, zone))
-    late = at(101 + slots_late, zone)
-    assert apply(zone, late) is (status == "applied")
-    row = pricing(zone)
-    assert row.status == status
-    assert kinds(zone).count("PricesSolved") == (status == "applied")
-    if status == "discarded":
-        assert row.problem == "prices for slot 102 came 2 slots late"
-        # Whatever waited is gone, and the next solve is due.
-        assert row.waiting is None
-        assert solve(zone, late + timedelta(seconds=5))
-        assert apply(zone, late + timedelta(seconds=5))
-
-
-def test_prices_solved_earlier_never_replace_later_ones(zone, owner):
-    crowd(owner, zone)
-    later = at(101, zone)
-    solve(zone, later)
-    old = pricing(zone).waiting
-    apply(zone, later)
-    crowd(owner, zone, now=later, count=2)
-    Pricing.objects.update(waiting=old)
-    prices = dearest(zone, later)
-    assert not apply(zone, later)
-    assert "later" in pricing(zone).problem
-    assert dearest(zone, later) == prices
-    assert kinds(zone).count("PricesSolved") == 1
-
-
-def test_prices_that_another_version_of_the_program_solved_are_discarded(zone, owner, monkeypatch):
-    crowd(owner, zone)
-    later = at(101, zone)
-    solve(zone, later)
-    monkeypatch.setattr(price_changes, "SOLVER", price_changes.SOLVER + 1)
-    assert not apply(zone, later)
-    row = pricing(zone)
-    assert (row.status, row.waiting) == ("discarded", None)
-    assert row.problem == "Another version of the program solved them."
-    assert "PricesSolved" not in kinds(zone)
-
-
-@pytest.mark.parametrize("waiting", ["{}", "nonsense", '{"type": "SlotAdvanced", "slot": 900}'])
-def test_what_the_lane_cannot_read_is_discarded_and_moves_nothing(zone, owner, waiting):
-    crowd(owner, zone)
-    Pricing.objects.update(waiting=waiting)
-    before = MarketHead.objects.get().position
-    assert not apply(zone, NOW)
-    assert (pricing(zone).status, pricing(zone).waiting) == ("discarded", None)
-    assert MarketHead.objects.get().position == before
-
-
-def test_a_solve_that_fails_leaves_the_prices_and_the_lane_as_they_are(zone, owner, monkeypatch):
-    crowd(owner, zone)
-    later = at(101, zone)
-    solve(zone, later)
-    apply(zone, later)
-    in_force = dearest(zone, later)
-    due_at = at(102, zone)
-    waits = []
-    for _ in range(3):
-        with monkeypatch.context() as patch:
-            patch.setattr(solving, "solve_prices", lambda *_, **__: 1 / 0)
-            assert not solve(zone, due_at)
-        row = pricing(zone)
-        assert row.status == "failed"
-        assert row.problem == "ZeroDivisionError: division by zero"
-        assert row.next_at is not None
-        waits.append((row.next_at - due_at).total_seconds())
-        assert find_due_solve(zone=zone, now=row.next_at - timedelta(seconds=1)) is None
-        due_at = row.next_at
-    assert waits == [15, 30, 60]
-    market.bid(owner, zone, price_micros=3_000_000, slots=9, epochs=1, now=later)
-    assert decide_pending_bids(zone=zone, now=later).decided == 1
-    assert dearest(zone, later) >= in_force > 0
-    assert pricing(zone).applied_slot == 101
-    assert solve(zone, due_at)
-    assert apply(zone, due_at)
-    assert (pricing(zone).status, pricing(zone).failures) == ("applied", 0)
+def test_a_flood_counts_with_three_times_the_work_that_it_bought(zone, owner):
+    for number in range(4):
+        other = builders.organisation(usd="100")
+        market.bid(other, zone, price_micros=2_000_000 + number, slots=9, now=NOW)
+    crowd(owner, zone, count=60)
+    bids = Bid.objects.filter(organisation=owner)
+    assert bids.filter(status="admitted").count() == 8
+    assert market.reprice(zone, at(101, zone))
+    # And the three that always do: four jobs of one epoch let one of its jobs of three count.
+    assert solves(zone)[0].inputs["bids_today"] == 4 + 8 + 3 * 8 + 3
     assert verify_zone(zone).problems == []
 
 
@@ -415,263 +658,23 @@ def test_what_is_no_price_never_reaches_the_lane(zone, owner, monkeypatch, price
     node = Node.objects.get()
 
     def odd(*args, **terms):
-        solved = solve_prices(*args, **terms)
+        solved = solve_for_beat(*args, **terms)
         row = solved.compute_price[node.pk]
         return replace(solved, compute_price={node.pk: (price, *row[1:])})
 
-    solve_prices = solving.solve_prices
-    monkeypatch.setattr(solving, "solve_prices", odd)
-    assert not solve(zone, at(101, zone))
+    solve_for_beat = solving.solve_for_beat
+    monkeypatch.setattr(solving, "solve_for_beat", odd)
+    refresh_zone(zone=zone, now=at(101, zone))
+    assert not solve(zone, NOW)
     assert pricing(zone).status == "failed"
     assert "negative or not a number" in pricing(zone).problem
     assert pricing(zone).waiting is None
 
 
-def test_a_solver_that_died_halfway_is_followed_by_the_next(zone, owner, monkeypatch):
-    crowd(owner, zone)
-    later = at(101, zone)
-
-    class Killed(BaseException):
-        pass
-
-    def killed(*_, **__):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(solving, "solve_prices", killed)
-        with pytest.raises(Killed):
-            solve(zone, later)
-    assert pricing(zone).status == "solving"
-    assert solve(zone, later)
-    assert apply(zone, later)
-
-
-def test_a_lane_that_died_while_taking_prices_takes_them_the_next_time(zone, owner, monkeypatch):
-    crowd(owner, zone)
-    later = at(101, zone)
-    solve(zone, later)
-
-    def broken(lane):
-        take_solved_prices(lane)
-        raise RuntimeError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(solving, "take_solved_prices", broken)
-        with pytest.raises(RuntimeError, match="killed"):
-            apply(zone, later)
-    assert "PricesSolved" not in kinds(zone)
-    assert pricing(zone).status == "waiting"
-    assert apply(zone, later)
-    assert kinds(zone).count("PricesSolved") == 1
-    assert verify_zone(zone).problems == []
-
-
-def test_a_lane_whose_wake_up_was_lost_is_told_again(zone, owner, monkeypatch):
-    crowd(owner, zone)
-    later = at(101, zone)
-    solve(zone, later)
-    told = []
-    monkeypatch.setattr(solving, "enqueue", lambda name, **terms: told.append((name, terms)))
-    assert request_due_solves(clock=lambda: later) == []
-    assert told == [("auction.prices_apply", {"zone_id": zone.pk})]
-
-
-def test_zones_that_are_due_are_asked_for_and_a_broken_one_does_not_stop_them(owner, monkeypatch):
-    broken, fine, quiet = (market.zone() for _ in range(3))
-    for zone in (broken, fine):
-        market.node(zone)
-        refresh_zone(zone=zone, now=NOW)
-    Pricing.objects.filter(zone=broken).delete()
-    told = []
-    monkeypatch.setattr(solving, "enqueue", lambda name, **terms: told.append((name, terms)))
-    assert request_due_solves(clock=lambda: NOW) == [fine.pk]
-    assert told == [("auction.prices_solve", {"expires_s": 60.0, "zone_id": fine.pk})]
-    assert not MarketHead.objects.filter(zone=quiet).exists()
-
-
-def test_a_zone_without_a_log_or_without_nodes_is_not_solved_for():
-    zone = market.zone()
-    assert not solve(zone, NOW)
-    assert not LogEntry.objects.exists()
-    refresh_zone(zone=zone, now=NOW)
-    assert not solve(zone, NOW)
-    assert pricing(zone).status == "none"
-
-
-def test_a_zone_without_bids_is_priced_at_nothing_but_cost(zone):
-    refresh_zone(zone=zone, now=NOW)
-    assert solve(zone, NOW)
-    assert apply(zone, NOW)
-    assert dearest(zone, NOW) == 0.0
-    assert (pricing(zone).gain, pricing(zone).expected_bids) == (None, 0.0)
-
-
-def test_one_bid_is_enough_to_solve(zone, owner):
-    crowd(owner, zone, count=1)
-    later = at(101, zone)
-    assert solve(zone, later)
-    assert apply(zone, later)
-    assert solves(zone)[0].inputs["bids_today"] == 1
-    assert pricing(zone).expected_bids == pytest.approx(11.0)
-
-
-def test_a_zone_with_a_broken_log_is_not_solved_for_and_says_so(zone, owner):
-    crowd(owner, zone)
-    MarketHead.objects.update(head_hash="0" * 64)
-    books._read_books.clear()
-    assert not solve(zone, at(101, zone))
-    assert pricing(zone).status == "failed"
-    assert "auction_verify" in pricing(zone).problem
-
-
-def test_prices_are_solved_again_after_some_slots_and_when_the_fleet_changes(zone, owner):
-    set_policy_settings(zone=zone, settings={"solve_every_slots": 4}, now=NOW)
-    zone.refresh_from_db()
-    crowd(owner, zone)
-    # At its beginning, a log is solved for in every slot.
-    solved_in = []
-    for slot in range(101, 117):
-        if solve(zone, at(slot, zone)):
-            apply(zone, at(slot, zone))
-            solved_in.append(slot)
-    assert solved_in == [101, 102, 103, 104, 105, 106, 110, 114]
-    market.node(zone)
-    assert solve(zone, at(116, zone))
-
-
-def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner, monkeypatch):
-    # So much is never sold, so that bids alone make a solve due.
-    monkeypatch.setattr(bursts, "MOST_SOLD", inf)
-    crowd(owner, zone)
-    for slot in range(101, 107):
-        solve(zone, at(slot, zone))
-        apply(zone, at(slot, zone))
-    quiet = at(107, zone)
-    assert not solve(zone, quiet)
-    # Worth more than their cells cost, and less than those sell for: alone they are no burst.
-    poor = {"now": quiet, "price_micros": 110_000, "epochs": 1}
-    crowd(owner, zone, count=30, **poor)
-    assert not solve(zone, quiet)
-    # Twenty of one slot are a burst. Four jobs let twelve of them count besides the three that
-    # always do, and five let fifteen.
-    crowd(owner, zone, count=4, now=quiet, price_micros=90_000_000, epochs=1)
-    assert not solve(zone, quiet)
-    crowd(owner, zone, count=1, now=quiet, price_micros=90_000_000, epochs=1)
-    assert solve(zone, quiet)
-    assert apply(zone, quiet)
-    # Those have been seen.
-    assert not solve(zone, quiet)
-    crowd(owner, zone, count=30, **poor)
-    assert not solve(zone, quiet)
-    # Nor are bids of the slot before a burst of this one.
-    assert not solve(zone, at(108, zone))
-    assert verify_zone(zone).problems == []
-
-
-def test_prices_are_solved_again_when_much_was_sold(zone, owner):
-    for slot in range(101, 108):
-        refresh_zone(zone=zone, now=at(slot, zone))
-        solve(zone, at(slot, zone))
-        apply(zone, at(slot, zone))
-    now = at(107, zone)
-    assert not solve(zone, now)
-    # One node has four places in a slot: three jobs of three cells do, and are three jobs.
-    crowd(owner, zone, now=now, count=3)
-    assert Bid.objects.filter(status="admitted").count() == 3
-    assert not solve(zone, now)
-    crowd(owner, zone, now=now, count=1)
-    assert Bid.objects.filter(status="admitted").count() == 4
-    assert solve(zone, now)
-    assert apply(zone, now)
-    assert not solve(zone, now)
-    assert verify_zone(zone).problems == []
-
-
-@pytest.mark.parametrize(
-    "terms",
-    [
-        # Three cells cost 300,000.
-        {"price_micros": 1},
-        # More than three cells are left until the deadline.
-        {"price_micros": 90_000_000, "epochs": 40},
-    ],
-)
-def test_bids_that_could_not_win_in_an_empty_zone_are_no_burst_and_no_part_of_a_solve(
-    zone, owner, terms
-):
-    crowd(owner, zone)
-    for slot in range(101, 107):
-        solve(zone, at(slot, zone))
-        apply(zone, at(slot, zone))
-    quiet = at(107, zone)
-    stranger = builders.organisation(usd="1000000")
-    for _ in range(30):
-        market.bid(stranger, zone, **{"slots": 9, "epochs": 3, "now": quiet, **terms})
-    decide_pending_bids(zone=zone, now=quiet)
-    assert not solve(zone, quiet)
-    later = at(110, zone)
-    assert solve(zone, later)
-    assert apply(zone, later)
-    assert solves(zone)[-1].inputs["bids_today"] == 16
-
-
-def test_the_seed_of_a_solve_follows_from_rules_and_slot_and_from_no_bid(zone, owner):
-    refresh_zone(zone=zone, now=NOW)
-    with books.read_book(zone=zone, now=NOW) as book:
-        seeds = [choose_seed(book.engine, slot=slot) for slot in (102, 103)]
-    crowd(owner, zone)
-    with books.read_book(zone=zone, now=NOW) as book:
-        assert [choose_seed(book.engine, slot=slot) for slot in (102, 103)] == seeds
-    assert seeds[0] != seeds[1]
-
-
-def test_a_flood_counts_with_three_times_the_work_that_it_bought(zone, owner):
-    for number in range(4):
-        other = builders.organisation(usd="100")
-        market.bid(other, zone, price_micros=2_000_000 + number, slots=9, now=NOW)
-    crowd(owner, zone, count=60)
-    bids = Bid.objects.filter(organisation=owner)
-    assert bids.filter(status="admitted").count() == 8
-    later = at(101, zone)
-    assert solve(zone, later)
-    assert apply(zone, later)
-    # And the three that always do: four jobs of one epoch let one of its jobs of three count.
-    assert solves(zone)[0].inputs["bids_today"] == 4 + 8 + 3 * 8 + 3
-    assert verify_zone(zone).problems == []
-
-
-def test_a_burst_is_measured_by_the_slots_of_the_day(zone, owner):
-    # All bids win, and none takes much.
-    market.node(zone, compute_capacity=40_000.0, memory_gb=800.0)
-    for slot in range(100, 107):
-        crowd(owner, zone, now=at(slot, zone), count=20)
-        solve(zone, at(slot + 1, zone))
-        apply(zone, at(slot + 1, zone))
-    assert pricing(zone).applied_slot == 106
-    for count, burst in ((22, False), (12, True)):
-        crowd(owner, zone, now=at(107, zone), count=count)
-        assert solve(zone, at(107, zone)) is burst
-
-
-def test_a_zone_rests_between_solves_for_longer_than_they_take(zone, owner, monkeypatch):
-    monkeypatch.setattr(solving, "REST", 4.0)
-    crowd(owner, zone)
-    later = at(101, zone)
-    solve(zone, later)
-    apply(zone, later)
-    row = pricing(zone)
-    assert row.solve_s is not None
-    assert row.next_at == later + timedelta(seconds=4.0 * row.solve_s)
-    Pricing.objects.update(next_at=at(108, zone))
-    assert find_due_solve(zone=zone, now=at(107, zone)) is None
-    assert find_due_solve(zone=zone, now=at(108, zone)) is not None
-
-
 def test_an_altered_solved_price_is_found(zone, owner):
     crowd(owner, zone)
     later = at(101, zone)
-    solve(zone, later)
-    apply(zone, later)
+    market.reprice(zone, later)
     crowd(owner, zone, now=later, count=3)
     entry = LogEntry.objects.get(kind="PricesSolved")
     event = json.loads(entry.event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -15,7 +15,7 @@ from django.test import Client
 from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.sweep import refresh_zone
-from marketplace.auction.models import MarketHead, PublishedHead, WitnessCursor
+from marketplace.auction.models import LogEntry, MarketHead, PublishedHead, WitnessCursor
 from marketplace.auction.witnesses import heads, keys
 from marketplace.fleet.models import Zone
 from marketplace.payments.models import LedgerSeal
@@ -207,6 +207,21 @@ def test_the_audit_finds_a_log_that_is_not_what_was_signed(zone: Zone) -> None:
         f"the head at {signed.position} is not signed by the key it names",
         f"the head signed at {signed.position} is {'ab' * 32}, the log has {data['hash']}",
     ]
+
+
+def test_the_audit_finds_an_entry_recorded_after_its_head_was_signed(zone: Zone) -> None:
+    heads.sign_heads(now=NOW)
+    signed = PublishedHead.objects.get(zone=zone)
+    moment = datetime.fromisoformat(json.loads(signed.text)["signed_at"])
+    entry = LogEntry.objects.get(zone=zone, position=signed.position)
+    sql = "UPDATE auction_logentry SET recorded_at = %s WHERE id = %s"
+    for late_s, is_found in ((60, False), (61, True)):
+        recorded = moment + timedelta(seconds=late_s)
+        alter_row(sql, recorded, entry.pk)
+        assert verify_zone(zone).problems == is_found * [
+            f"the head at {signed.position} was signed at {json.loads(signed.text)['signed_at']}, "
+            f"and its entry was recorded at {recorded.isoformat()}"
+        ]
 
 
 def test_anybody_can_fetch_the_heads_and_the_keys_they_are_signed_with(

@@ -38,7 +38,12 @@ def register(nodes: list[NodeSpec]) -> list[RegisteredNode]:
 def post(slot: int, *, day: str, bids: list[events.BidArrived]) -> events.RatesPosted:
     """Post the rates of the day that begins with a slot, from the day before."""
     starts = [slot - DAY] if slot - DAY > 0 else []
-    given: dict[str, Any] = {"past_starts": starts, "first_position": 1, "last_position": 22}
+    given: dict[str, Any] = {
+        "past_starts": starts,
+        # Of the first beat; with past days those of slot 4.
+        "first_position": 5 if starts else 1,
+        "last_position": 22,
+    }
     inputs: dict[str, Any] = {
         "day": day,
         **describe_inputs(

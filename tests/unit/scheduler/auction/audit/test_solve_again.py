@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
-from scheduler.auction.audit.solve_choices import SolveChoices
 from scheduler.auction.audit.transcripts import verify_transcript, write_transcript_lines
 from scheduler.auction.audit.verify import Verification, verify
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import seal
-from scheduler.auction.prices import KnownBids, Settings, solve_prices
-from scheduler.auction.prices.solve import SOLVER, choose_seed
+from scheduler.auction.log.chain import chain_entry, seal
+from scheduler.auction.log.outcomes import GridChange
+from scheduler.auction.prices import Settings
+from scheduler.auction.prices.beats import SeenBids, solve_for_beat
+from scheduler.auction.prices.forecast_span import ForecastSpan, choose_span
+from scheduler.auction.prices.solve import SOLVER
+from scheduler.public_log import days
+from scheduler.public_log.days import commit_secret
+from scheduler.public_log.transcript import check_transcript
+from scheduler.types import Beat, Decision, Task
 from tests.unit.scheduler.auction.builders import node, task
 
 QUICK = Settings(futures=2, iterations=6)
-RULES = ZoneRules(horizon_slots=6, settings=asdict(QUICK))
-
-
-def solve(engine: Engine, *, slot: int, **changes: Any) -> events.PricesSolved:
-    """Solve as the market does, from the log up to the engine's position."""
-    inputs = {"past_starts": [], "first_position": 1, "last_position": engine.position, "every": 1}
-    return solve_prices(
-        engine.replica(),
-        KnownBids(
-            slot=slot,
-            last_slot=engine.horizon.last_slot,
-            day_start=1,
-            today=[bid.task for bid in BIDS],
-            past_days=[],
-            won={held.task_id for held in engine.reservations()},
-            given=inputs,
-        ),
-        seed=choose_seed(engine, slot=slot),
-        settings=QUICK,
-        salt="secret",
-        **changes,
-    )
-
-
+RULES = ZoneRules(horizon_slots=6, day_slots=10, beats_per_slot=2, settings=asdict(QUICK))
 BIDS = [
     events.BidArrived(
         task(f"t{i}", bid=40.0 + 3 * i, arrival_slot=1, owner=f"o{i}"), 0, f"salt {i}"
@@ -53,15 +38,24 @@ BIDS = [
 LAST = events.BidArrived(task("last", bid=5_000.0, arrival_slot=1), 0, "salt")
 
 
+def solve(engine: Engine) -> events.PricesSolved:
+    """Solve as the market does, from the log up to the engine's position."""
+    won = frozenset(held.task_id for held in engine.reservations())
+    seen = SeenBids(tasks=[bid.task for bid in BIDS], won=won)
+    return solve_for_beat(engine, load=lambda _: seen, salt="secret")
+
+
 def write(forge: Callable[[events.PricesSolved], events.PricesSolved]) -> list[ChainEntry]:
     """A log in which prices are solved, and a bid of great worth comes after."""
     engine = Engine(RULES)
     log = [engine.apply(events.NodeJoined(node(ask=10.0)))]
     log.append(engine.apply(events.BidsReceived(tuple((b.task.id, seal(b)) for b in BIDS))))
     log += [engine.apply(bid) for bid in BIDS]
-    solved = solve(engine, slot=1)
+    log.append(engine.apply(events.SlotAdvanced(0)))
+    solved = solve(engine)
     # More happens before the prices come into force.
     log.append(engine.apply(events.NodeJoined(node("other", ask=11.0))))
+    log.append(engine.apply(events.SlotAdvanced(0, 1)))
     log.append(engine.apply(forge(solved)))
     log.append(engine.apply(events.BidsReceived(((LAST.task.id, seal(LAST)),))))
     log.append(engine.apply(LAST))
@@ -91,23 +85,22 @@ FORGERIES = {
     "another usual_rates": lambda s: replace(s, usual_rates={"g": (3.0,)}),
     "does not follow from the log": lambda s: replace(s, seed=s.seed + 1),
     "the inputs are others": lambda s: replace(s, inputs={**s.inputs, "bids_today": 9}),
-    "bids of its slots were left out": lambda s: replace(
-        s, inputs={**s.inputs, "first_position": 6}
-    ),
-    "a state that the log does not have": lambda s: replace(s, inputs={**s.inputs, "position": 99}),
     "this program solves as": lambda s: replace(s, inputs={**s.inputs, "solver": 10**6}),
     "cannot be solved again": lambda s: replace(
-        s, inputs={name: value for name, value in s.inputs.items() if name != "slot"}
+        s, inputs={name: value for name, value in s.inputs.items() if name != "first_position"}
     ),
 }
 #: Solves that come to their prices when run again, from what the market chose to suit a bid.
 CHOSEN: dict[str, dict[str, Any]] = {
-    "the settings of the solve are not": {"settings": replace(QUICK, iterations=7)},
-    "which was not the next": {"slot": 2},
-    "the last slot of the solve": {"last_slot": 4},
-    "which is no day": {"day_start": 0},
-    "the past days of the solve": {"past_starts": [-3]},
-    "more or fewer of the bids": {"every": 2},
+    "on the state of the beat before": {"position": 12},
+    "for another beat": {"beat": [1, 0]},
+    "the settings of the solve": {"settings": replace(QUICK, iterations=7)},
+    "the slot of the solve": {"slot": 2},
+    "the last_slot of the solve": {"last_slot": 4},
+    "the day_start of the solve": {"day_start": 0},
+    "the past_starts of the solve": {"past_starts": [-3]},
+    "the every of the solve": {"every": 2},
+    "the first_position of the solve": {"first_position": 6},
 }
 
 
@@ -191,7 +184,10 @@ def test_prices_that_are_left_in_force_count_in_an_erratum(
     engine = Engine(RULES)
     for entry in log:
         engine.apply(entry.event)
-    log.append(engine.apply(leave(solve(engine, slot=1))))
+        if isinstance(entry.event, events.PricesSolved):
+            following = solve(engine)
+    log.append(engine.apply(events.SlotAdvanced(1)))
+    log.append(engine.apply(leave(following)))
     found = check(log)
     assert found.position == engine.position
     assert found.off_by is not None
@@ -216,29 +212,25 @@ def test_bids_of_seats_that_arrive_later_do_not_refute_a_log_a_day_later() -> No
     # Decided in slot 0, and so not of a day that begins with slot 3, in which it arrives.
     decide(events.BidArrived(task("seat", bid=90.0, arrival_slot=3), 0, "salt"))
     log.append(engine.apply(events.SlotAdvanced(2)))
-    first = engine.position + 1
+    first = engine.position
     today = events.BidArrived(task("today", bid=90.0, arrival_slot=3), 2, "salt")
     decide(today)
-    log.append(engine.apply(events.SlotAdvanced(4)))
-    inputs = {"past_starts": [], "last_position": engine.position, "every": 1}
+    log.append(engine.apply(events.SlotAdvanced(12)))
+    state = engine.replica()
+    log.append(engine.apply(events.SlotAdvanced(12, 1)))
+    decisions = [entry.outcome for entry in log if isinstance(entry.outcome, Decision)]
+    won = {decision.task_id for decision in decisions if decision.admitted}
 
-    def solve_from(position: int, seen: list[events.BidArrived]) -> Verification:
-        known = KnownBids(
-            slot=5,
-            last_slot=engine.horizon.last_slot,
-            day_start=3,
-            today=[bid.task for bid in seen],
-            past_days=[],
-            won={held.task_id for held in engine.reservations()},
-            given={**inputs, "first_position": position},
-        )
-        state, seed = engine.replica(), choose_seed(engine, slot=5)
-        solved = solve_prices(state, known, seed=seed, settings=QUICK, salt="secret")
+    def solve_from(position: int, tasks: list[Task]) -> Verification:
+        seen = SeenBids(tasks=tasks, won=won, first_position=position)
+        solved = solve_for_beat(state, load=lambda _: seen, salt="secret")
+        assert solved.inputs["day_start"] == 3
         return check([*log, engine.replica().apply(solved)])
 
-    found = solve_from(first, [today])
+    found = solve_from(first, [today.task])
     assert (found.ok, found.problem, found.solved_again) == (True, None, 1)
-    assert "bids of its slots were left out" in (solve_from(first + 2, []).problem or "")
+    other = "the first_position of the solve is not what follows from the log"
+    assert solve_from(first + 2, []).problem == other
 
 
 def test_an_erratum_of_a_log_without_bids_says_that_its_amounts_are_not_checked() -> None:
@@ -253,46 +245,240 @@ def test_an_erratum_of_a_log_without_bids_says_that_its_amounts_are_not_checked(
     assert "not worked out again without bids" in str(known)
 
 
-def test_a_day_has_the_length_that_the_log_showed_first() -> None:
-    state = Engine(ZoneRules(horizon_slots=6, first_slot=0, settings=asdict(QUICK)))
-    state.transition(events.SlotAdvanced(29))
-    choices = SolveChoices()
-
-    def look(day_start: int, past_starts: list[int]) -> str | None:
-        inputs = {
-            "settings": asdict(QUICK),
-            "slot": 30,
-            "last_slot": 34,
-            "day_start": day_start,
-            "past_starts": past_starts,
-            "first_position": 1,
-            "last_position": 9,
-            "every": 1,
-        }
-        seed = choose_seed(state, slot=30)
-        return choices.find_problem(inputs, seed=seed, state=state, taken_at=state.horizon)
-
-    assert look(20, [10]) is None
-    assert look(20, [10]) is None
-    for start, past in ((25, [20, 15]), (1, []), (20, []), (20, [11])):
-        assert look(start, past) is not None
-
-
-def test_prices_do_not_come_into_force_slots_after_they_were_solved() -> None:
+@pytest.mark.parametrize(
+    ("between", "problem"),
+    [
+        ([], None),
+        ([events.NodeJoined(node("third", ask=9.0))], "the prices do not come with a beat"),
+        ([events.SlotAdvanced(1)], "the prices are for another beat: [0, 1]"),
+    ],
+)
+def test_prices_come_into_force_with_their_beat_and_at_no_other_time(
+    between: list[events.Event], problem: str | None
+) -> None:
     engine = Engine(RULES)
     log = [engine.apply(events.NodeJoined(node(ask=10.0)))]
     log.append(engine.apply(events.BidsReceived(tuple((b.task.id, seal(b)) for b in BIDS))))
     log += [engine.apply(bid) for bid in BIDS]
-    solved = solve(engine, slot=1)
+    log.append(engine.apply(events.SlotAdvanced(0)))
+    solved = solve(engine)
+    log += [engine.apply(event) for event in (events.SlotAdvanced(0, 1), *between, solved)]
+    assert check(log).problem == problem
+
+
+@pytest.mark.parametrize(
+    ("again", "problem"),
+    [
+        (Beat(0, 1), "beat 2 of slot 0 has come already"),
+        (Beat(0, 0), "beat 1 of slot 0 has come already"),
+        (Beat(0, 2), "slot 0 has 2 beats, and not number 3"),
+    ],
+)
+def test_a_beat_comes_once_and_there_are_no_more_of_them(again: Beat, problem: str) -> None:
+    """Else the house would say how often prices are solved."""
+    engine = Engine(RULES)
+    log = [engine.apply(events.SlotAdvanced(0)), engine.apply(events.SlotAdvanced(0, 1))]
+    log.append(engine.apply(events.SlotAdvanced(again.slot, again.part)))
+    assert (check(log).position, check(log).problem) == (3, problem)
+
+
+def test_a_beat_that_is_passed_over_or_has_no_prices_is_counted() -> None:
+    engine = Engine(RULES)
+    log = [engine.apply(events.NodeJoined(node(ask=10.0)))]
+    log.append(engine.apply(events.BidsReceived(tuple((b.task.id, seal(b)) for b in BIDS))))
+    log += [engine.apply(bid) for bid in BIDS]
+    beats = [engine.apply(events.SlotAdvanced(slot)) for slot in (0, 1, 3)]
+    beats.append(engine.apply(events.SlotAdvanced(3, 1)))
+    log += beats
+    assert Engine.restore(engine.snapshot()).beat == Beat(3, 1)
+    log.append(engine.apply(events.NodeJoined(node("late", ask=10.0))))
+    # Two that came in between had none either, and the last one.
+    assert check(log).beats_missed == 4 + 3
+    hidden = write_transcript_lines(log, rules=RULES, shows=lambda _: False)
+    assert verify_transcript(hidden).beats_missed == 4 + 3
+
+
+def test_a_beat_misses_nothing_where_there_is_no_bid_and_cells_are_at_cost() -> None:
+    engine = Engine(RULES)
+    log = [engine.apply(events.NodeJoined(node(ask=10.0)))]
+    log += [engine.apply(events.SlotAdvanced(slot)) for slot in (0, 1, 3)]
+    log.append(engine.apply(events.SlotAdvanced(3, 1)))
+    log.append(engine.apply(events.NodeJoined(node("late", ask=10.0))))
+    found = check(log)
+    assert (found.ok, found.beats_missed) == (True, 0)
+
+
+def test_a_solve_comes_into_force_with_the_next_beat_and_not_with_one_after_it() -> None:
+    """Else the house would choose between a solve and the next by letting a beat pass."""
+    engine = Engine(RULES)
+    log = [engine.apply(events.NodeJoined(node(ask=10.0))), engine.apply(events.SlotAdvanced(0))]
+    solved = solve(engine)
     log.append(engine.apply(events.SlotAdvanced(1)))
-    assert check([*log, *late(engine, solved)]).ok
-    log.append(engine.apply(events.SlotAdvanced(2)))
-    found = check([*log, *late(engine, solved)])
-    assert (found.ok, found.problem) == (False, "prices for slot 1 came 2 slots late")
+    log.append(engine.apply(replace(solved, inputs={**solved.inputs, "beat": [1, 0]})))
+    assert check(log).problem == "the beat of the solve is not what follows from the log"
 
 
-def late(engine: Engine, solved: events.PricesSolved) -> list[ChainEntry]:
-    return [engine.replica().apply(solved)]
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+MARKET = Ed25519PrivateKey.from_private_bytes(bytes([1] * 32)).public_key().public_bytes_raw().hex()
+
+
+def promise_of(log: list[ChainEntry], **changes: str) -> days.DayPromise:
+    """The promise that a log's first entry makes."""
+    event = log[0].event
+    assert isinstance(event, events.DayPromised)
+    return replace(days.DayPromise(**asdict(event), entry_hash=log[0].hash), **changes)
+
+
+def open_witnessed_day(
+    *, names: str = "", between: Sequence[events.Event] = (), **signed: str
+) -> list[ChainEntry]:
+    """A log whose second day's secret a witness has signed, or something else."""
+    engine = Engine(RULES)
+    key = names or KEY.public_key().public_bytes_raw().hex()
+    log = [engine.apply(events.DayPromised(1, "z", commit_secret("s"), MARKET, key))]
+    log += [engine.apply(event) for event in (events.SlotAdvanced(10), *between)]
+    signature = days.sign_promise(promise_of(log, **signed), sign=KEY.sign)
+    # Chained as it stands: an engine takes no day that was opened wrongly.
+    opened = chain_entry(
+        position=len(log) + 1,
+        event=events.DayOpened(1, "s", signature),
+        outcome=GridChange(),
+        prev_hash=log[-1].hash,
+    )
+    return [*log, opened]
+
+
+def list_verdicts(log: list[ChainEntry]) -> set[str | None]:
+    """What each verifier finds, outsiders' one included."""
+    shown = list(write_transcript_lines(log, rules=RULES))
+    hidden = list(write_transcript_lines(log, rules=RULES, shows=lambda _: False))
+    return {
+        check(log).problem,
+        verify_transcript(shown).problem,
+        verify_transcript(hidden).problem,
+        check_transcript(shown).problem,
+        check_transcript(hidden).problem,
+    }
+
+
+def test_a_days_value_is_the_secrets_and_the_witness_s() -> None:
+    log = open_witnessed_day()
+    assert list_verdicts(log) == {None}
+    assert (check(log).unwitnessed, check(log[:-1]).unwitnessed) == (0, 1)
+    again = Engine(RULES)
+    for entry in log:
+        again.apply(entry.event)
+    opened = log[-1].event
+    assert isinstance(opened, events.DayOpened)
+    value = sha256(b"s|" + bytes.fromhex(opened.witness_signature)).hexdigest()
+    assert again.day == days.DayValue(value, 1)
+    assert Engine.restore(again.snapshot()).day == again.day
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"entry_hash": "0" * 64},
+        {"zone": "other"},
+        # A key that the promise does not name could be made until the value suits.
+        {"names": "0" * 64},
+        # A text that names another market is of that market's day.
+        {"market_key": "0" * 64},
+    ],
+)
+def test_a_day_that_its_witness_has_not_signed_passes_no_verifier(forged: dict[str, str]) -> None:
+    assert list_verdicts(open_witnessed_day(**forged)) == {
+        "the entry cannot have happened: "
+        "the witness of day 1 has not signed the entry that promised it"
+    }
+
+
+def test_a_day_is_opened_with_its_first_beat_and_not_when_its_value_suits() -> None:
+    late = open_witnessed_day(between=[events.NodeJoined(node(ask=10.0))])
+    found = list_verdicts(late)
+    assert {str(problem).removeprefix("the entry cannot have happened: ") for problem in found} == {
+        "day 1 is not opened with its first beat"
+    }
+
+
+def test_another_secret_than_the_promised_one_passes_no_verifier() -> None:
+    *log, opened = open_witnessed_day()
+    assert isinstance(opened.event, events.DayOpened)
+    other = replace(opened.event, secret="t")
+    forged = chain_entry(
+        position=opened.position, event=other, outcome=GridChange(), prev_hash=opened.prev_hash
+    )
+    assert list_verdicts([*log, forged]) == {
+        "the entry cannot have happened: the secret of day 1 is not the one that was promised"
+    }
+
+
+def test_a_seed_of_another_days_value_passes_no_verifier() -> None:
+    log = write(lambda solved: replace(solved, seed=solved.seed + 1))
+    assert list_verdicts(log) == {"the seed of the solve does not follow from the log"}
+    assert list_verdicts(write(lambda solved: solved)) == {None}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        str.upper,
+        lambda text: " " + text,
+        lambda text: text[:2] + " " + text[2:],
+        lambda text: text[2:],
+    ],
+)
+def test_a_signature_has_one_form_or_each_other_would_be_another_draw(
+    other: Callable[[str], str],
+) -> None:
+    log = open_witnessed_day()
+    opened = log[-1].event
+    assert isinstance(opened, events.DayOpened)
+    engine = Engine(RULES)
+    for entry in log[:-1]:
+        engine.apply(entry.event)
+    before = engine.snapshot()
+    signature = other(opened.witness_signature)
+    with pytest.raises(ValueError, match="witness_signature is not the hex of 64 bytes"):
+        engine.apply(replace(opened, witness_signature=signature))
+    assert engine.snapshot() == before
+    assert days.is_witnessed(promise_of(log), opened.witness_signature)
+    assert not days.is_witnessed(promise_of(log), signature)
+
+
+@pytest.mark.parametrize(
+    ("promised", "slot", "opened"),
+    [
+        # Another secret; before its day; after it; without a promise.
+        ([events.DayPromised(1, "z", commit_secret("t"))], 10, events.DayOpened(1, "s")),
+        ([events.DayPromised(1, "z", commit_secret("s"))], 9, events.DayOpened(1, "s")),
+        ([events.DayPromised(1, "z", commit_secret("s"))], 20, events.DayOpened(1, "s")),
+        ([], 10, events.DayOpened(1, "s")),
+        # Once the day's second beat has come.
+        (
+            [events.DayPromised(1, "z", commit_secret("s")), events.SlotAdvanced(10)],
+            11,
+            events.DayOpened(1, "s"),
+        ),
+        # Not the day after; a second promise of one day.
+        ([], 10, events.DayPromised(1, "z", commit_secret("s"))),
+        (
+            [events.DayPromised(1, "z", commit_secret("a"))],
+            9,
+            events.DayPromised(1, "z", commit_secret("b")),
+        ),
+    ],
+)
+def test_a_day_opens_with_the_secret_that_was_promised_for_it(
+    promised: list[events.Event], slot: int, opened: events.Event
+) -> None:
+    engine = Engine(RULES)
+    for event in (*promised, events.SlotAdvanced(slot)):
+        engine.apply(event)
+    before = engine.snapshot()
+    with pytest.raises(ValueError, match="day 1"):
+        engine.apply(opened)
+    assert engine.snapshot() == before
 
 
 def test_prices_of_another_solver_are_not_taken() -> None:
@@ -354,3 +540,59 @@ def test_last_digits_of_another_machine_are_let_pass() -> None:
         return replace(solved, compute_price=moved)
 
     assert check(write(off)).solved_again == 1
+
+
+def go_on(engine: Engine, log: list[ChainEntry], *steps: events.Event) -> None:
+    log += [engine.apply(event) for event in steps]
+
+
+def reach(engine: Engine, log: list[ChainEntry], beat: Beat) -> None:
+    """Come to a beat, at the prices solved on the state now."""
+    left = engine.replica()
+
+    def load(span: ForecastSpan) -> SeenBids:
+        beats = [e.position for e in log if _begins(e.event, span.decided_from)]
+        return SeenBids(tasks=[], first_position=beats[0] if span.decided_from > 0 else 1)
+
+    solved = solve_for_beat(left, load=load, salt="secret")
+    go_on(engine, log, events.SlotAdvanced(beat.slot, beat.part), solved)
+
+
+def _begins(event: events.Event, slot: int) -> bool:
+    return isinstance(event, events.SlotAdvanced) and event.slot >= slot
+
+
+def test_rules_come_into_force_with_prices_that_are_solved_under_them() -> None:
+    engine, log = Engine(RULES), list[ChainEntry]()
+    wanted = replace(RULES, settings={**RULES.settings, "futures": 1})
+    # The first slot of day 1 is 10; of day 3, whose value the change could not know, 30.
+    go_on(engine, log, events.NodeJoined(node(ask=10.0)), events.SlotAdvanced(10))
+    go_on(engine, log, events.RulesChanged(wanted), events.SlotAdvanced(29, 1))
+    reach(engine, log, Beat(30))
+    assert (engine.rules, engine.wanted_rules) == (RULES, wanted)
+    reach(engine, log, Beat(30, 1))
+    assert engine.rules == wanted
+    reach(engine, log, Beat(31))
+    asked = [e.event.inputs for e in log if isinstance(e.event, events.PricesSolved)]
+    assert [inputs["settings"]["futures"] for inputs in asked] == [2, 1, 1]
+    found = check(log)
+    assert (found.problem, found.solved_again) == (None, 3)
+
+
+@pytest.mark.parametrize("made_up", [{"futures": 0}, {"past_days": "x"}, {"most_tasks": None}])
+def test_settings_that_nothing_can_be_solved_with_are_said_and_not_stumbled_over(
+    made_up: dict[str, Any],
+) -> None:
+    rules = replace(RULES, settings={**RULES.settings, **made_up})
+    named = {name: made_up.get(name, value) for name, value in asdict(QUICK).items()}
+    engine = Engine(rules)
+    seed = days.choose_seed(engine.day.value, slot=0, part=1)
+    forged = write(lambda s: replace(s, seed=seed, inputs={**s.inputs, "settings": named}))
+    found = verify([engine.apply(entry.event) for entry in forged], rules=rules)
+    problem = "the prices cannot be solved again: what they name is nothing to solve"
+    assert found.problem == problem
+
+
+def test_a_forecast_looks_no_further_back_than_the_log_goes() -> None:
+    span = choose_span(day_slots=10, began=1, slot=35, last_slot=38, past_days=10**300)
+    assert span.past_starts == (15, 5)

@@ -8,7 +8,7 @@ from pathlib import Path
 from scheduler.auction.audit.transcripts import verify_transcript
 
 LOG = Path(__file__).parents[4] / "data" / "auction" / "log_2026_11.jsonl"
-HEAD = "509c4f1ae575cbe6be2ffc8c9289cd99c91d8f4514c4d16bae30fdd37b990c66"
+HEAD = "1d25a9d6215aeeea82cd4fbe1e3df81ebd2a79934411e9b6e9487333243b3e4d"
 
 
 def test_a_stored_log_verifies_to_its_hash_and_not_once_it_is_altered() -> None:

@@ -234,7 +234,7 @@ def test_solved_prices_are_taken_as_given_for_the_slots_on_sale() -> None:
     engine.apply(
         events.PricesSolved(
             first_slot=-1,
-            compute_price={"n": (9.0, 0.5, 0.25), "gone": (1.0,)},
+            compute_price={"n": (9.0, 0.5, 0.25), "other": (), "gone": (1.0,)},
             memory_price={"n": (9.0, 0.125)},
             seed=7,
         )
@@ -249,7 +249,7 @@ def test_a_snapshot_survives_json_and_a_foreign_one_is_refused() -> None:
     decide(engine, task())
     text = json.dumps(engine.snapshot())
     assert json.dumps(Engine.restore(json.loads(text)).snapshot()) == text
-    with pytest.raises(ValueError, match="snapshot format 0 is not 1"):
+    with pytest.raises(ValueError, match="snapshot format 0 is not 2"):
         Engine.restore({**json.loads(text), "format": 0})
 
 

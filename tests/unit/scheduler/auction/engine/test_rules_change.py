@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,15 +121,16 @@ def test_rules_that_the_cells_were_made_by_cannot_change(changed: dict[str, floa
 def test_a_published_log_commits_to_what_a_solve_was_made_from_and_does_not_tell_it() -> None:
     engine, _ = begun()
     start = engine.snapshot()
-    log = [engine.apply(events.RulesChanged(GROWING)), engine.apply(solved())]
+    changes = (events.RulesChanged(GROWING), events.SlotAdvanced(0, 1), solved())
+    log = [engine.apply(event) for event in changes]
     log += enter(engine, events.BidArrived(task("b", bid=50.0), 0, salt="3"))
-    shown = hide_bid(entry_to_json(log[1]))
+    shown = hide_bid(entry_to_json(log[2]))
     assert "8.75" not in json.dumps(shown)
     assert "secret" not in json.dumps(shown)
     lines = list(write_transcript_lines(log, snapshot=start, shows=lambda _: False))
     found = verify_transcript(lines)
-    assert (found.ok, found.entries, found.head_hash) == (True, 4, engine.head_hash)
-    at = log[1].position
+    assert (found.ok, found.entries, found.head_hash) == (True, 5, engine.head_hash)
+    at = log[2].position
     forged = [line.replace(shown["event"]["private_commitment"], "0" * 64) for line in lines]
     assert (verify_transcript(forged).ok, verify_transcript(forged).position) == (False, at)
     dearer = [line.replace("[2.0, 2.0", "[2.01, 2.0") for line in lines]
@@ -168,3 +170,37 @@ def test_a_solved_price_of_minus_zero_leads_to_the_state_that_its_log_leads_to()
     again = Engine.restore(start)
     again.apply(event_from_json(json.loads(serialize_canonical(event_to_json(entry.event)))))
     assert again.snapshot() == engine.snapshot()
+
+
+def test_what_tax_costs_holds_at_once_and_other_rules_from_the_day_after_the_next_on() -> None:
+    rules = replace(CALM, day_slots=10, tax_share=0.1)
+    engine = Engine(rules)
+    engine.apply(events.SlotAdvanced(12))
+    engine.apply(events.RulesChanged(replace(rules, fee_per_unit=2.0)))
+    engine.apply(events.SlotAdvanced(21))
+    engine.apply(events.RulesChanged(replace(rules, fee_per_unit=3.0, tax_share=0.2)))
+    held = list[tuple[float, float]]()
+    wanted = engine.wanted_rules
+    for slot in (30, 31, 40, 43):
+        engine.apply(events.SlotAdvanced(slot))
+        engine = Engine.restore(json.loads(json.dumps(engine.snapshot())))
+        held.append((engine.rules.fee_per_unit, engine.rules.tax_share))
+    # Nobody promised a day's secret, and rules hold all the same.
+    assert held == [(0.0, 0.2), (2.0, 0.2), (2.0, 0.2), (3.0, 0.2)]
+    assert engine.rules == wanted == replace(rules, fee_per_unit=3.0, tax_share=0.2)
+    assert engine.snapshot()["waiting"] == []
+
+
+def test_rules_that_are_changed_back_wait_for_nothing() -> None:
+    rules = replace(CALM, day_slots=10)
+    engine = Engine(rules)
+    engine.apply(events.SlotAdvanced(12))
+    for fee in (2.0, 0.0):
+        engine.apply(events.RulesChanged(replace(rules, fee_per_unit=fee)))
+    assert (engine.snapshot()["waiting"], engine.wanted_rules) == ([], rules)
+
+
+@pytest.mark.parametrize("beats", [0, 13, 2.0, True, "2"])
+def test_a_slot_has_one_to_twelve_beats(beats: Any) -> None:
+    with pytest.raises(ValueError, match="a slot has 1 to 12 beats"):
+        replace(CALM, beats_per_slot=beats)

@@ -11,7 +11,7 @@ from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.codec import event_from_json, event_to_json
 from scheduler.types import Cell
-from tests.unit.scheduler.auction.builders import decide, node, task, zone
+from tests.unit.scheduler.auction.builders import decide, enter, node, task, zone
 
 
 @pytest.fixture
@@ -27,6 +27,8 @@ def answer(*seats: tuple[str, Cell]) -> events.ExpressAnswered:
 
 def test_a_seat_in_a_cell_that_the_task_holds_is_entered_and_changes_nothing(engine):
     held = [one.cell for one in engine.reservations()]
+    # Before the log's first bid the house's asks may rise yet.
+    enter(engine, events.BidArrived(task("another"), 0))
     before = engine.snapshot()
     entry = engine.apply(answer(*(("floor", cell) for cell in held)))
     after = engine.snapshot()

@@ -1,4 +1,4 @@
-"""Which bids count for bursts and forecasts, on a zone of one node."""
+"""Which bids count for forecasts, on a zone of one node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import fmean
 
 import pytest
 
-from scheduler.auction.prices import EmptyZone, has_burst, has_sold_much, select_counted
+from scheduler.auction.prices import EmptyZone, select_counted
 from scheduler.auction.prices.forecast import forecast_futures
 from scheduler.auction.prices.forecast_span import choose_span
 from scheduler.types import LaborVendor, Task
@@ -44,23 +44,6 @@ ZONE = EmptyZone([node(ask=5.0)], base_memory=1.0)
 )
 def test_a_bid_counts_if_an_empty_zone_would_serve_it(changes: dict, could: bool) -> None:
     assert ZONE.could_serve(task(**changes)) is could
-
-
-def test_bids_that_could_not_be_served_make_no_burst_and_hide_none() -> None:
-    real = [task(str(n)) for n in range(26)]
-    decoys = [task(f"d{n}", bid=1.0) for n in range(500)]
-    won = {bid.id for bid in real}
-    assert has_burst(real, real, zone=ZONE, slots=2, won=won)
-    assert has_burst([*decoys, *real], [*decoys, *real], zone=ZONE, slots=2, won=won)
-    few = [*decoys, *real[:19]]
-    assert not has_burst(few, few, zone=ZONE, slots=2, won=won)
-
-
-def test_bids_that_lose_make_no_burst_under_however_many_names() -> None:
-    real = [task(str(n)) for n in range(8)]
-    bids = [*real, *(task(f"f{n}", owner=f"f{n % 50}") for n in range(500))]
-    # As much of them counts as new owners bought.
-    assert not has_burst(bids, bids, zone=ZONE, slots=2, won={bid.id for bid in real})
 
 
 def count(bids: Iterable[Task], prefix: str) -> int:
@@ -222,16 +205,6 @@ def test_what_two_days_that_overlap_both_hold_was_bought_once_and_counts_alike()
     # Three are backed, and three always count.
     assert (len(today), before) == (7, (bought,))
     assert select_counted([[bought, *refused]] * 2, ZONE, won={"w"}) == [today, today]
-
-
-@pytest.mark.parametrize(
-    ("sold", "jobs", "much"),
-    [(31.0, 4, True), (30.0, 4, False), (31.0, 3, False), (0.0, 0, False)],
-)
-def test_much_is_sold_when_four_jobs_took_more_than_a_slot_of_all_nodes(
-    sold: float, jobs: int, much: bool
-) -> None:
-    assert has_sold_much(sold, jobs=jobs, capacities=[10.0, 20.0]) is much
 
 
 def test_rates_in_another_order_are_the_same_rates() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import Forecast, KnownBids, Settings, forecast_futures, solve_prices
-from scheduler.auction.prices.bursts import is_burst
 from scheduler.auction.prices.forecast import forecast_arrivals
 from scheduler.auction.prices.scenarios import find_scenarios
 from scheduler.auction.search.grid import Floats
@@ -264,21 +263,20 @@ def test_a_slot_under_way_with_few_bids_yet_is_expected_whole() -> None:
     assert sum(t.arrival_slot == 20 for t in found.tasks) == pytest.approx(20, abs=1)
 
 
-@pytest.mark.parametrize(
-    ("bids", "today", "slots", "burst"),
-    [
-        (65, 500, 10, True),
-        (64, 500, 10, False),
-        (20, 20, 1, False),
-        (26, 20, 1, True),
-        (19, 0, 9, False),
-        (20, 0, 9, True),
-    ],
-)
-def test_a_burst_is_thirteen_tenths_of_a_mean_slot_and_at_least_twenty_bids(
-    bids: int, today: int, slots: int, burst: bool
-) -> None:
-    assert is_burst(bids=bids, today=today, slots=slots) is burst
+def test_of_a_slot_of_which_a_part_is_over_the_rest_is_expected() -> None:
+    today = tasks(dict.fromkeys(range(20), 20) | {20: 10})
+    found = forecast_futures(
+        slot=20.5,
+        last_slot=39,
+        day_start=0,
+        today=today,
+        past_days=[],
+        most=10_000,
+        futures=1,
+        seed=0,
+    )[0]
+    at = Counter(task.arrival_slot for task in found.tasks)
+    assert (at[20], at[21]) == (pytest.approx(10, abs=1), pytest.approx(20, abs=1))
 
 
 def test_futures_stray_from_the_mean_to_both_sides_and_are_drawn_again_by_the_seed() -> None:

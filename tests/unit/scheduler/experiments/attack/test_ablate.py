@@ -37,9 +37,12 @@ def test_an_unknown_rule_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no rule has such a name" in capsys.readouterr().err
 
 
-def test_a_rule_that_has_no_part_in_a_day_moves_nothing_and_one_that_has_is_seen() -> None:
-    # A burst has 20 bids at least, and these days have 6 in a slot.
-    idle = "a burst of bids has prices solved"
+def test_a_rule_that_has_no_part_in_a_day_moves_nothing_and_one_that_has_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Of a trend that is what it is in force.
+    place, idle = ("scheduler.auction.prices.forecast", "_TREND"), "idle"
+    monkeypatch.setattr(ablate, "RULES", {**ablate.RULES, idle: {place: find(*place)}})
     found = list(ablate.run([idle, "supply comes on sale along a ramp"], DecoySize(2, 6, 2)))
     assert [finding.verdict for finding in found[:1]] == ["holds"]
     assert {each.mean for name, each in found[0].measures.items() if name in MOVED} == {0.0}
@@ -68,7 +71,7 @@ def test_it_prints_each_rule_and_names_those_that_move_nothing(
         ]
 
     monkeypatch.setattr(ablate, "run", run)
-    assert ablate.main(["--days", "5", "prices solved"]) == 0
+    assert ablate.main(["--days", "5", "futures"]) == 0
     *lines, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["case"] for line in lines] == list(verdicts)
     assert last == {"moves_nothing": ["one"]}
