@@ -40,9 +40,9 @@ def release_cells(zone: ZoneState, event: CellsReleased) -> ReleasedCells:
     if value is not None and held is not None and zone.rules.late_slots:
         gone = set(released)
         free = [hold for hold in held.each() if hold.cell in gone]
-        # No less than was promised, and than the value without the rent in it.
-        at_once = compute_refund(paid=event.paid, price=value.price - value.rent)
-        waits = _hold_back(zone, event, free, most=refund - max(at_once, event.promised))
+        # No less than was promised, and than the value without the rent in it, goes back at once.
+        rent = refund - compute_refund(paid=event.paid, price=value.price - value.rent)
+        waits = _hold_back(zone, event, free, rent=rent, most=refund - event.promised)
     return ReleasedCells(cells=released, price=price, refund=refund - waits, waits=waits)
 
 
@@ -60,24 +60,29 @@ def _drop_purchases(
 
 
 def _hold_back(
-    zone: ZoneState, event: CellsReleased, released: Sequence[HeldCell], *, most: int
+    zone: ZoneState, event: CellsReleased, released: Sequence[HeldCell], *, rent: int, most: int
 ) -> int:
     """Note the cells that begin soon, and give what waits for them to be sold again.
 
-    It is their part of ``most``, by what the cells cost above their operational cost now that they
-    are free. By room alone, a dear cell could hide among many cheap ones that begin later.
+    It is their part of ``rent``, by what the cells cost above their operational cost now that they
+    are free, and ``most`` at most. By room alone, a dear cell could hide among many cheap ones that
+    begin later.
     """
     assert event.rest is not None
     slot = event.rest.arrival_slot - 1 if event.slot is None else event.slot
     weights = _weigh(zone.grid, released)
     whole = math.fsum(weights.values())
-    claims: list[tuple[Cell, Claim]] = []
-    for hold in released:
-        if hold.cell.slot <= slot + zone.rules.late_slots:
-            rent = max(0, math.floor(most * (weights[hold.cell] / whole)))
-            claims.append((hold.cell, Claim(event.task_id, hold.rate, rent, slot)))
+    late = [hold for hold in released if hold.cell.slot <= slot + zone.rules.late_slots]
+    rents = [max(0, math.floor(rent * (weights[hold.cell] / whole))) for hold in late]
+    due = sum(rents)
+    if due > most:
+        rents = [part * most // due for part in rents]
+    claims = [
+        (hold.cell, Claim(event.task_id, hold.rate, part, slot))
+        for hold, part in zip(late, rents, strict=True)
+    ]
     zone.returned.give_back(claims, zone.grid)
-    return sum(claim.rent for _, claim in claims)
+    return sum(rents)
 
 
 def _weigh(grid: Grid, cells: Sequence[HeldCell]) -> dict[Cell, float]:

@@ -320,6 +320,26 @@ def test_no_less_goes_back_at_once_than_was_promised():
     assert (back.refund, back.waits) == (100, 56)
 
 
+@pytest.mark.parametrize("more", [0, 1, 30, 39, 60])
+def test_what_was_shown_is_what_goes_back_where_later_cells_do_too(more):
+    # Of two cells, the rent of the first waits: 117 of 156 go back at once, as was shown.
+    engine = Engine(RULES)
+    engine.apply(events.NodeJoined(node(ask=100.0)))
+    prices = {"n": (10.0,) * 8}
+    engine.transition(events.PricesSolved(0, compute_price=prices, memory_price={"n": (0.0,) * 8}))
+    bought = task(bid=1_000.0, arrival_slot=3, deadline_slot=4)
+    engine.transition(events.BidArrived(bought, 0))
+    rest = task(bid=0.0, arrival_slot=0, deadline_slot=4)
+    cells = (Cell(3, "n"), Cell(4, "n"))
+    event = events.CellsReleased("t", cells, rest=rest, paid=160)
+    shown = engine.replica().transition(event)
+    assert isinstance(shown, ReleasedCells)
+    assert (shown.refund, shown.waits) == (117, 39)
+    back = engine.transition(replace(event, promised=117 + more))
+    assert isinstance(back, ReleasedCells)
+    assert (back.refund, back.waits) == (117 + more, max(0, 39 - more))
+
+
 def test_no_more_waits_than_the_rent_that_the_work_has_now():
     # It was sold at a rent of 80, and of its price now the rent is 16.
     back = rent(ask_less(2.0)).transition(RENTED)
