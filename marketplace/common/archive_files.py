@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 from django.core.files.base import ContentFile
@@ -36,8 +38,8 @@ def save_for_good(name: str, content: bytes) -> str:
     return stored
 
 
-def read_whole(stored: FieldFile, *, sha256: str) -> bytes:
-    """Read a file that has this hash.
+def read_lines(stored: FieldFile, *, sha256: str) -> Iterator[str]:
+    """Read the lines of a compressed file that has this hash; memory holds one line at a time.
 
     The storage may be asked over the network.
 
@@ -53,7 +55,12 @@ def read_whole(stored: FieldFile, *, sha256: str) -> bytes:
         raise ArchiveUnreadable(f"the file {stored.name} cannot be read: {error}") from error
     if hashlib.sha256(content).hexdigest() != sha256:
         raise ArchiveUnreadable(f"the file {stored.name} is not what was archived")
-    return content
+    try:
+        with TextIOWrapper(lzma.open(BytesIO(content)), encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                yield line.removesuffix("\n")
+    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+        raise ArchiveUnreadable(f"the file {stored.name}: {error}") from error
 
 
 def find_lost(names: Iterable[str]) -> list[str]:

@@ -15,14 +15,14 @@ import lzma
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
 
 import pgtrigger
 from django.db import transaction
 
-from marketplace.common.archive_files import ArchiveUnreadable, find_lost, read_whole, save_for_good
+from marketplace.common.archive_files import ArchiveUnreadable, find_lost, read_lines, save_for_good
 from marketplace.common.errors import Conflict
 from marketplace.common.locks import advisory_session_lock
 from marketplace.jobs.models import EventFile, Job, JobEvent
@@ -86,7 +86,7 @@ def read_archived(job: Job, *, is_shown: bool = False) -> list[JobEvent]:
     if found is None:
         return []
     try:
-        return [event for event in _read_file(found) if event.job_id == job.pk]
+        return _read_file(found, job_id=job.pk)
     except ArchiveUnreadable as error:
         if not is_shown:
             raise
@@ -175,13 +175,15 @@ def _pack(events: Iterable[JobEvent]) -> bytes:
     return lzma.compress("\n".join(lines).encode(), preset=6)
 
 
-def _read_file(file: EventFile) -> list[JobEvent]:
-    content = read_whole(file.file, sha256=file.sha256)
+def _read_file(file: EventFile, *, job_id: str = "") -> list[JobEvent]:
+    """Read all events of a file, or those of one job; others' are not even parsed."""
+    lines = islice(read_lines(file.file, sha256=file.sha256), 1, None)
     try:
-        _, *lines = lzma.decompress(content).decode().split("\n")
-        return [_parse_line(line) for line in lines]
-    except (ValueError, TypeError, lzma.LZMAError) as error:
+        found = [_parse_line(line) for line in lines if job_id in line]
+    except (ValueError, TypeError) as error:
         raise ArchiveUnreadable(f"the file {file.file.name}: {error}") from error
+    # Others may name the job.
+    return [event for event in found if job_id in ("", event.job_id)]
 
 
 def _parse_line(line: str) -> JobEvent:

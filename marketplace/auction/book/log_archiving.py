@@ -19,7 +19,7 @@ from typing import Any
 import pgtrigger
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q, Value
-from django.db.models.functions import Concat
+from django.db.models.functions import Concat, Length
 
 from marketplace.auction.book.engine_cache import LogRow
 from marketplace.auction.book.log_checks import find_verified_state, store_verified_state
@@ -61,6 +61,8 @@ from scheduler.public_log.heads import has_valid_signature, signed_head_from_jso
 READ_FOR = timedelta(days=35)
 #: Entries of one file, unless no head was signed for so many: a proof reads all of it.
 ENTRIES_OF_SEGMENT = 5000
+#: Characters of their events and outcomes: one with solved prices may have some hundred thousand.
+CHARS_OF_SEGMENT = 16_000_000
 _LOCK = "auction.archive"
 
 
@@ -194,9 +196,10 @@ def _archive_next(zone: Zone, *, until: int, key: SigningKey, now: datetime) -> 
 
 
 def _find_signed_end(zone: Zone, *, first: int, until: int) -> int | None:
-    """Where the next file ends: a head that was signed, best of no more than a file's entries."""
+    """Where the next file ends: a head that was signed, best of no more than a file holds."""
     heads = PublishedHead.objects.filter(zone=zone, position__range=(first, until))
-    near = heads.filter(position__lt=first + ENTRIES_OF_SEGMENT).order_by("-position").first()
+    full = _find_full(zone, first=first)
+    near = heads.filter(position__lt=full).order_by("-position").first()
     head = near or heads.order_by("position").first()
     if head is None:
         return None
@@ -205,6 +208,19 @@ def _find_signed_end(zone: Zone, *, first: int, until: int) -> int | None:
     if not has_valid_signature(signed) or not rows.filter(hash=signed.head.hash).exists():
         raise Conflict("archive_failed", f"The head at {head.position} is not the log's.")
     return head.position
+
+
+def _find_full(zone: Zone, *, first: int) -> int:
+    """The first position, from another on, that one file has no room for."""
+    end = first + ENTRIES_OF_SEGMENT
+    entries = LogEntry.objects.filter(zone=zone, position__gte=first, position__lt=end)
+    sized = entries.order_by("position").annotate(chars=Length("event") + Length("outcome"))
+    room = CHARS_OF_SEGMENT
+    for position, chars in sized.values_list("position", "chars"):
+        room -= chars
+        if room < 0:
+            return position
+    return end
 
 
 def _read_rows(zone: Zone, *, first: int, last: int) -> list[LogRow]:
@@ -242,7 +258,7 @@ def _store(segment: LogSegment, rows: list[LogRow], *, key: SigningKey) -> None:
     text = json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n"
     segment.file.name = save_for_good(f"{name}.xz", content)
     segment.manifest.name = save_for_good(f"{name}.json", text)
-    if read_segment(segment) != rows:
+    if list(read_segment(segment)) != rows:
         raise Conflict("archive_failed", f"The storage has {segment.file.name} otherwise.")
     with segment.manifest.open("rb") as file:
         if file.read() != text:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from marketplace.auction.book.engine_cache import LogRow
 from marketplace.auction.models import LogEntry, LogSegment, MarketKey
-from marketplace.common.archive_files import ArchiveUnreadable, find_lost, read_whole
+from marketplace.common.archive_files import ArchiveUnreadable, find_lost, read_lines
 from scheduler.public_log.canonical_json import serialize_canonical
 
 #: Part of the signed text, so that no signature made for something else is one of a segment.
@@ -39,15 +39,18 @@ def read_log(zone_id: str, *, first: int, last: int | None = None) -> Iterator[L
     ArchiveUnreadable
         The storage does not have the file, or has another one.
     """
-    while page := _read_page(zone_id, first):
-        for row in page:
+    while last is None or first <= last:
+        begin = first
+        for row in _read_run(zone_id, first):
             if last is not None and row.position > last:
                 return
             yield row
-        first = page[-1].position + 1
+            first = row.position + 1
+        if first == begin:
+            return
 
 
-def _read_page(zone_id: str, first: int) -> list[LogRow]:
+def _read_run(zone_id: str, first: int) -> Iterable[LogRow]:
     """Rows from a position on, or what is left there of the file that has it."""
     rows = LogEntry.objects.filter(zone_id=zone_id, position__gte=first).order_by("position")
     page = list(map(LogRow._make, rows.values_list(*LogRow._fields)[:_PAGE_ROWS]))
@@ -56,7 +59,7 @@ def _read_page(zone_id: str, first: int) -> list[LogRow]:
     segment = find_segment(zone_id, first)
     if segment is None:
         return page
-    return [row for row in read_segment(segment) if row.position >= first]
+    return (row for row in read_segment(segment) if row.position >= first)
 
 
 def find_segment(zone_id: str, position: int) -> LogSegment | None:
@@ -92,8 +95,8 @@ def find_marks(zone_id: str, positions: Collection[int]) -> dict[int, tuple[str,
         if segment.last in inside:
             found[segment.last] = (segment.head_hash, segment.ended_at)
         if inside - {segment.last}:
-            marks = {row.position: (row.hash, row.recorded_at) for row in read_segment(segment)}
-            found |= {position: marks[position] for position in inside}
+            rows_of_file = (row for row in read_segment(segment) if row.position in inside)
+            found |= {row.position: (row.hash, row.recorded_at) for row in rows_of_file}
         missing = [position for position in missing if position > segment.last]
     return found
 
@@ -107,10 +110,11 @@ def pack_rows(head: Mapping[str, Any], rows: Sequence[LogRow]) -> bytes:
     return lzma.compress("\n".join(lines).encode(), preset=6)
 
 
-def read_segment(segment: LogSegment) -> list[LogRow]:
-    """Read the entries of a file, each with when it was written.
+def read_segment(segment: LogSegment) -> Iterator[LogRow]:
+    """Read the entries of a file in order, each with when it was written.
 
-    The storage may be asked over the network.
+    The storage may be asked over the network, at the first one. A file of entries with prices is
+    large once it is unpacked, so it is no further than it is read.
 
     Raises
     ------
@@ -118,20 +122,18 @@ def read_segment(segment: LogSegment) -> list[LogRow]:
         As ``read_log``.
     """
     where = f"log positions {segment.first} to {segment.last}"
+    lines = read_lines(segment.file, sha256=segment.sha256)
     try:
-        content = read_whole(segment.file, sha256=segment.sha256)
+        if next(lines, "") != serialize_canonical(describe_segment(segment)):
+            raise ValueError("it says that it has others")
+        yield from _parse_lines(lines, segment)
     except ArchiveUnreadable as error:
         raise ArchiveUnreadable(f"{where}: {error}") from error
-    try:
-        head, *lines = lzma.decompress(content).decode().split("\n")
-        if head != serialize_canonical(describe_segment(segment)):
-            raise ValueError("it says that it has others")
-        return list(_parse_lines(lines, segment))
-    except (ValueError, TypeError, lzma.LZMAError) as error:
+    except (ValueError, TypeError) as error:
         raise ArchiveUnreadable(f"{where}: the file {segment.file.name}: {error}") from error
 
 
-def _parse_lines(lines: Sequence[str], segment: LogSegment) -> Iterator[LogRow]:
+def _parse_lines(lines: Iterable[str], segment: LogSegment) -> Iterator[LogRow]:
     before, wanted = segment.prev_hash, segment.first
     for line in lines:
         position, at, event, outcome, digest = json.loads(line)

@@ -103,6 +103,30 @@ def test_every_reader_gets_the_same_from_the_file(jobs: list[Job], key: SigningK
     assert list_lost_event_files() == []
 
 
+def test_a_page_of_a_job_parses_no_other_jobs_events(
+    jobs: list[Job], key: SigningKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = jobs
+    add_job_event(
+        job=first, kind=EventKind.REFUNDED, message=f"As for {second.pk}.", data={}, now=SETTLED_AT
+    )
+    wanted = read_all(second)
+    events = JobEvent.objects.filter(job=second).count()
+    assert archive(key).files == 1
+    parsed: list[str] = []
+    true_parse = event_files._parse_line
+
+    def parse(line: str) -> JobEvent:
+        parsed.append(line)
+        return true_parse(line)
+
+    monkeypatch.setattr(event_files, "_parse_line", parse)
+    assert len(read_events(second)) == events
+    # And the one that names it, which is not shown.
+    assert len(parsed) == events + 1
+    assert read_all(second) == wanted
+
+
 def test_what_happens_later_is_a_row_beside_the_file(jobs: list[Job], key: SigningKey) -> None:
     before = [event.seq for event in read_events(jobs[0])]
     archive(key)

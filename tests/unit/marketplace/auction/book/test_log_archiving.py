@@ -168,6 +168,35 @@ def test_the_second_run_finds_nothing_and_a_later_one_goes_on(owner, zone, close
     assert find_problems(zone) == []
 
 
+def test_a_file_has_no_more_text_than_its_readers_have_memory_for(zone, closed, key, monkeypatch):
+    monkeypatch.setattr(log_archiving, "CHARS_OF_SEGMENT", 1)
+    before = read_all(zone)
+    done = archive(zone, key)
+    heads = PublishedHead.objects.filter(zone=zone, position__lte=done.entries)
+    ends = list(LogSegment.objects.order_by("last").values_list("last", flat=True))
+    # None fits, and each ends at the next signed head all the same.
+    assert ends == sorted(heads.values_list("position", flat=True))
+    assert done.segments == len(ends) > 2
+    assert (read_all(zone), find_problems(zone)) == (before, [])
+
+
+def test_a_proof_unpacks_no_more_of_a_file_than_it_shows(zone, closed, key, monkeypatch):
+    archive(zone, key)
+    segment = LogSegment.objects.earliest("first")
+    parsed = []
+    true_loads = json.loads
+
+    def loads(line):
+        parsed.append(true_loads(line))
+        return parsed[-1]
+
+    monkeypatch.setattr(log_segments.json, "loads", loads)
+    rows = list(read_log(zone.pk, first=2, last=3))
+    assert [row.position for row in rows] == [2, 3]
+    # One beyond: nothing else says that no other comes.
+    assert len(parsed) == 4 < segment.last
+
+
 def test_the_command_says_what_it_did(zone, closed, key):
     said = StringIO()
     with time_machine.travel(LATER, tick=False):
