@@ -42,7 +42,7 @@ class Command(OperatorCommand):
         for zone in Zone.objects.order_by("name"):
             try:
                 done = archive_log(zone=zone, key=key, now=clock.now())
-            except (UserError, ArchiveUnreadable) as error:
+            except (UserError, ArchiveUnreadable, OSError) as error:
                 self.stderr.write(f"{zone.name}: {error}")
                 yield True
                 continue
@@ -60,7 +60,7 @@ class Command(OperatorCommand):
         before = min(months[0].ends_at, now - READ_FOR)
         try:
             done = archive_events(before=before, public_key=key.public_key, sign=key.sign, now=now)
-        except (UserError, ArchiveUnreadable) as error:
+        except (UserError, ArchiveUnreadable, OSError) as error:
             self.stderr.write(f"Events of jobs: {error}")
             return True
         self.stdout.write(

@@ -28,10 +28,11 @@ from marketplace.auction.pricing.past_bids import _find_first_position
 from marketplace.auction.witnesses.heads import sign_heads
 from marketplace.auction.witnesses.keys import load_signing_key
 from marketplace.common.archive_files import ArchiveUnreadable
-from marketplace.common.errors import Conflict
+from marketplace.common.errors import Conflict, StorageUnavailable
 from marketplace.common.locks import lock_number
 from marketplace.config.backups import _list_names
 from marketplace.config.database_roles import list_rights
+from marketplace.config.management.commands import archive as archive_command
 from marketplace.embedded.servers import MARKET_ROLE
 from marketplace.fleet.selectors import slot_at
 from marketplace.payments.closed_months import close_month
@@ -204,6 +205,26 @@ def test_the_command_says_what_it_did(zone, closed, key):
     files = LogSegment.objects.count()
     archived = LogSegment.objects.latest("last").last
     assert f"{zone.name}: {archived} entries into {files} files of" in said.getvalue()
+
+
+def test_a_storage_that_does_not_answer_for_one_part_leaves_the_others_their_turn(
+    zone, closed, key, monkeypatch
+):
+    def refuse(_name, _content):
+        raise StorageUnavailable("the bucket is away")
+
+    def refuse_events(**_):
+        raise StorageUnavailable("the bucket is slow")
+
+    monkeypatch.setattr(log_archiving, "save_for_good", refuse)
+    monkeypatch.setattr(archive_command, "archive_events", refuse_events)
+    said, rows = StringIO(), count_rows()
+    with time_machine.travel(LATER, tick=False), pytest.raises(CommandError, match="Not all could"):
+        call_command("archive", stderr=said, stdout=said)
+    assert said.getvalue() == (
+        f"Events of jobs: the bucket is slow\n{zone.name}: the bucket is away\n"
+    )
+    assert count_rows() == rows
 
 
 def test_without_the_markets_key_nothing_is_archived(zone, closed, settings, tmp_path):
