@@ -81,7 +81,7 @@ class NodeSpec:
     keeps_sold: bool = False
     #: An operator vouches for its provider: tasks may ask for such nodes only.
     is_verified: bool = False
-    #: The house's own: its ask rises with the first beat of a day and at no other time.
+    #: The house's own: its ask rises as a day begins and at no other time.
     is_own: bool = False
 
 

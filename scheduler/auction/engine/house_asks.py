@@ -62,3 +62,7 @@ class HouseAsks:
         """Let asks rise, and forget nodes that were not on sale on the day before either."""
         left = {name: seen for name, seen in self.known.items() if seen[0] >= day - 1}
         return HouseAsks({**left, **{node.id: (day, node) for node in nodes if node.is_own}})
+
+    def close(self) -> HouseAsks:
+        """Let asks rise no more until the next day begins."""
+        return replace(self, may_rise=False) if self.may_rise else self

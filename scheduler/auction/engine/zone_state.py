@@ -180,7 +180,7 @@ class ZoneState:
         GridChange
             How much was sold again of cells that owners gave back and that begin now.
         """
-        grid, slot, yesterday = self.grid, beat.slot, self.today
+        grid, slot, yesterday, is_first = self.grid, beat.slot, self.today, self.beat is None
         sold_again = self.returned.begin(slot, grid)
         self._take_due_rules()
         self.beat = beat
@@ -189,6 +189,9 @@ class ZoneState:
         grid.advance(slot)
         if self.today > yesterday:
             self.house_asks = self.house_asks.begin_day(self.today, grid.nodes)
+        elif not is_first:
+            # A day that brings no bid has begun all the same.
+            self.house_asks = self.house_asks.close()
         if opened and len(grid.reserve_price):
             grid.reserve_price[-opened:] = self._find_reserves()[-opened:]
         return GridChange(sold_again=sold_again)
@@ -286,8 +289,8 @@ class ZoneState:
         A witness signs the hash of an entry that promised a day. What has no part in a day's begin
         ends it, and asks rise no more.
         """
-        if self.house_asks.may_rise and not isinstance(event, _BEGINS_DAY):
-            self.house_asks = replace(self.house_asks, may_rise=False)
+        if not isinstance(event, _BEGINS_DAY):
+            self.house_asks = self.house_asks.close()
         if isinstance(event, DayPromised) and self.day.promise is not None:
             self.day = replace(self.day, promise=replace(self.day.promise, entry_hash=entry_hash))
 

@@ -62,6 +62,20 @@ def test_an_own_ask_falls_at_once_and_rises_with_the_first_beat_of_a_day():
     refused(engine, events.NodeChanged(own(ask=3.5)))
 
 
+@pytest.mark.parametrize("later", [events.SlotAdvanced(0, 1), events.SlotAdvanced(DAY - 1)])
+def test_an_own_ask_rises_no_more_after_the_next_beat_of_a_day_without_bids(later):
+    """Else it could rise when the day's first bid is seen, before its receipt."""
+    engine = zone(own(ask=2.0), day_slots=DAY)
+    engine.apply(events.SlotAdvanced(0))
+    engine.apply(events.NodeChanged(own(ask=2.5)))
+    engine.apply(later)
+    refused(engine, events.NodeChanged(own(ask=3.0)))
+    engine.apply(events.SlotAdvanced(DAY))
+    engine.apply(events.NodeChanged(own(ask=3.0)))
+    engine.apply(events.SlotAdvanced(DAY, 1))
+    refused(engine, events.NodeChanged(own(ask=3.5)))
+
+
 def test_another_providers_ask_moves_at_once():
     engine = begun(node("a", ask=2.0), own("b", ask=1.0))
     engine.apply(events.NodeChanged(node("a", ask=9.0)))
