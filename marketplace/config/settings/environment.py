@@ -96,6 +96,14 @@ def loopback_url(name: str) -> str:
     return value
 
 
+def public_key(name: str) -> str:
+    """An Ed25519 public key as hex in small letters, or nothing."""
+    value = os.environ.get(name, "").strip().lower()
+    if value and not re.fullmatch("[0-9a-f]{64}", value):
+        raise ImproperlyConfigured(f"{name} is {value!r}; write the 64 hex digits of a public key.")
+    return value
+
+
 def traces_exporter() -> str:
     """Where traces go, by the variables that OpenTelemetry defines: ``otlp`` or ``console``.
 

@@ -54,8 +54,12 @@ MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")
 AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")
 #: Who is asked to sign the promise of each day's secret, so that the market alone does not choose
 #: the seeds of its prices: an address that takes the text to sign, and its public key in hex.
-AUCTION_DAY_WITNESS = environment.text("AUCTION_DAY_WITNESS", "")
-AUCTION_DAY_WITNESS_KEY = environment.text("AUCTION_DAY_WITNESS_KEY", "")
+AUCTION_DAY_WITNESS = environment.text("AUCTION_DAY_WITNESS", "").strip()
+AUCTION_DAY_WITNESS_KEY = environment.public_key("AUCTION_DAY_WITNESS_KEY")
+if bool(AUCTION_DAY_WITNESS) != bool(AUCTION_DAY_WITNESS_KEY):
+    raise environment.ImproperlyConfigured(
+        "AUCTION_DAY_WITNESS and AUCTION_DAY_WITNESS_KEY name one witness: set both or none."
+    )
 
 # --- Nodes and rented machines --------------------------------------------------------------------
 

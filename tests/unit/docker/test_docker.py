@@ -269,7 +269,7 @@ def read_example(*, with_defaults: bool) -> dict[str, str]:
 def test_the_environment_file_names_every_setting_there_is() -> None:
     asked: set[str] = set()
     for path in sorted((ROOT / "marketplace" / "config").rglob("*.py")):
-        kinds = "text|flag|choice|number|words|rates|folder|loopback_url"
+        kinds = "text|flag|choice|number|words|rates|folder|loopback_url|public_key"
         read = rf'environment\.(?:{kinds})\(\s*f?"([A-Z0-9_]+)"'
         asked |= set(re.findall(read, path.read_text()))
     named = set(re.findall(r"^#?([A-Z0-9_]+)=", EXAMPLE, flags=re.MULTILINE))

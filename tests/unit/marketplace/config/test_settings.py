@@ -156,3 +156,23 @@ def test_a_number_out_of_range_names_the_variable(monkeypatch, value: str) -> No
     monkeypatch.setenv("D", value)
     with pytest.raises(ImproperlyConfigured, match="D is"):
         environment.number("D", 9)
+
+
+@pytest.mark.parametrize(
+    ("address", "key", "says"),
+    [
+        ("https://witness.example", "ab" * 31, "64 hex digits"),
+        ("https://witness.example", "zz" * 32, "64 hex digits"),
+        ("https://witness.example", "", "set both or none"),
+        ("", "ab" * 32, "set both or none"),
+    ],
+)
+def test_a_day_is_witnessed_by_an_address_and_a_key_that_can_be_one(address, key, says):
+    """The lane writes the key to the log, which refuses any other text: no bid would be decided."""
+    with pytest.raises(ImproperlyConfigured, match=says):
+        load(AUCTION_DAY_WITNESS=address, AUCTION_DAY_WITNESS_KEY=key)
+
+
+def test_a_witnesss_key_is_read_in_capitals_too():
+    read = load(AUCTION_DAY_WITNESS="https://witness.example", AUCTION_DAY_WITNESS_KEY="AB" * 32)
+    assert read.AUCTION_DAY_WITNESS_KEY == "ab" * 32
