@@ -176,7 +176,7 @@ class DayReader:
     ) -> None:
         begun: Mapping[str, Any] = snapshot or {"rules": rules}
         known: Mapping[str, Any] = begun["rules"]
-        self._day_slots = int(known["day_slots"])
+        self._day_slots, self._beats = int(known["day_slots"]), int(known["beats_per_slot"])
         self._slot = int(begun.get("first_slot", known["first_slot"]))
         self._beat = None if begun.get("beat") is None else (self._slot, int(begun["beat"][1]))
         self._state = day_from_json(begun["day"]) if snapshot else DayValue(digest(known))
@@ -191,11 +191,16 @@ class DayReader:
         Raises
         ------
         ValueError
-            If a beat has come before, or a day is not promised and opened as it has to be.
+            If a beat has come before or there is none such, or a day is not promised and opened as
+            it has to be.
         """
         today, kind = self._slot // self._day_slots, event["type"]
         if kind == "SlotAdvanced":
             beat = int(event["slot"]), int(event.get("part", 0))
+            if not beat[1] < self._beats:
+                raise ValueError(
+                    f"slot {beat[0]} has {self._beats} beats, and not number {beat[1] + 1}"
+                )
             if self._beat is not None and beat <= self._beat:
                 raise ValueError(f"beat {beat[1] + 1} of slot {beat[0]} has come already")
             self._value, self._state = self._state.value, lapse_promise(self._state, today=today)

@@ -75,6 +75,8 @@ class SolveAudit:
         self._is_priced = False
         self._left: Engine | None = None
         self._before: Engine | None = None
+        #: What the seed of the latest beat's prices follows from.
+        self._value = ""
         #: Slot and position of each beat that began one, after those where the log begins; the day
         #: of the latest.
         self._slots: list[tuple[int, int]] = []
@@ -147,7 +149,7 @@ class SolveAudit:
         if (last := engine.beat) is not None:
             beats = (beat.slot - last.slot) * rules.beats_per_slot + beat.part - last.part
             self.beats_missed += (beats - 1) * (beats > 1 and self._was_due())
-        self._beat_at, self._is_priced = position + 1, False
+        self._beat_at, self._is_priced, self._value = position + 1, False, engine.day.value
         if beat.slot > self._slots[-1][0]:
             self._slots.append((beat.slot, position + 1))
         if self._day != beat.slot // rules.day_slots:
@@ -172,7 +174,9 @@ class SolveAudit:
         if self._beat_at and self._left is not None:
             return f"day {event.day} is not opened with its first beat"
         promise = engine.day.promise
-        self.unwitnessed -= promise is not None and bool(promise.witness_key)
+        if promise is not None:
+            # The market's own signature is no witness's.
+            self.unwitnessed -= promise.witness_key not in ("", promise.market_key)
         return None
 
     def _check_solve(self, engine: Engine, event: PricesSolved, *, position: int) -> str | None:
@@ -182,13 +186,12 @@ class SolveAudit:
                 self.taken_as_logged += 1
                 return None
             return "the prices do not come with a beat"
-        if state is None and self._begin > 0:
-            self.taken_as_logged += 1
-            return None
         solver = inputs.get("solver")
         if solver != SOLVER:
             return f"prices of solver {solver}: this program solves as {SOLVER}"
         try:
+            if state is None and self._begin > 0:
+                return self._check_first_solve(event, beat)
             problem = find_timing_problem(inputs, beat, position=state.position if state else 0)
             if problem is not None or state is None:
                 return problem or "there is no state that the prices could be solved on"
@@ -211,6 +214,15 @@ class SolveAudit:
             return "the prices cannot be solved again: what they name is nothing to solve"
         self.solved_again += 1
         return _compare(event, again)
+
+    def _check_first_solve(self, event: PricesSolved, beat: Beat) -> str | None:
+        """Check prices that were solved on a state from before the log's beginning."""
+        if event.inputs["beat"] != [beat.slot, beat.part]:
+            return f"the prices are for another beat: {event.inputs['beat']}"
+        if event.seed != choose_seed(self._value, slot=beat.slot, part=beat.part):
+            return "the seed of the solve does not follow from the log"
+        self.taken_as_logged += 1
+        return None
 
     def _check_rates(self, engine: Engine, event: RatesPosted) -> str | None:
         if 0 < self._begin >= _number(event.inputs, "first_position"):

@@ -66,6 +66,56 @@ def check(log: list[ChainEntry]) -> Verification:
     return verify(log, rules=RULES)
 
 
+@pytest.mark.parametrize(
+    ("forge", "problem"),
+    [
+        (lambda s: s, None),
+        (lambda s: replace(s, seed=s.seed + 1), "the seed of the solve does not follow"),
+        (lambda s: replace(s, inputs={**s.inputs, "beat": [1, 0]}), "are for another beat: [1, 0]"),
+        (lambda s: replace(s, inputs={**s.inputs, "solver": 1}), "prices of solver 1"),
+        (lambda s: replace(s, inputs={}), "prices of solver None"),
+    ],
+)
+def test_a_log_that_begins_between_two_beats_has_the_seed_of_its_first_solve_checked(
+    forge: Callable[[events.PricesSolved], events.PricesSolved], problem: str | None
+) -> None:
+    """As from a snapshot, or with ``auction_verify --since-last``."""
+    engine, log = Engine(RULES), list[ChainEntry]()
+    go_on(engine, log, events.NodeJoined(node(ask=10.0)), events.SlotAdvanced(0))
+    solved, begin = solve(engine), engine.snapshot()
+    go_on(engine, log, events.SlotAdvanced(0, 1), forge(solved))
+    found = verify_transcript(write_transcript_lines(log[2:], snapshot=begin))
+    if problem is None:
+        assert (found.problem, found.taken_as_logged) == (None, 1)
+    else:
+        assert problem in (found.problem or "")
+
+
+def test_no_verifier_takes_a_beat_that_a_slot_does_not_have() -> None:
+    """Each would be another seed."""
+    engine = Engine(RULES)
+    log = [engine.apply(events.SlotAdvanced(0)), engine.apply(events.SlotAdvanced(0, 2))]
+    lines = list(write_transcript_lines(log, rules=RULES))
+    for found in (verify_transcript(lines), check_transcript(lines)):
+        assert (found.ok, found.position) == (False, 2)
+        assert "slot 0 has 2 beats, and not number 3" in (found.problem or "")
+
+
+@pytest.mark.parametrize(("own", "counted"), [(True, 2), (False, 1)])
+def test_a_market_is_not_its_own_witness(own: bool, counted: int) -> None:
+    """Of days 0 and 1, a day that it signed itself is one without a witness."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    named = key.public_key().public_bytes_raw().hex()
+    engine, log = Engine(RULES), list[ChainEntry]()
+    promised = events.DayPromised(1, "z", commit_secret("s"), named if own else "bb" * 32, named)
+    go_on(engine, log, events.SlotAdvanced(0), promised, events.SlotAdvanced(10))
+    promise = engine.day.promise
+    assert promise is not None
+    go_on(engine, log, events.DayOpened(1, "s", days.sign_promise(promise, sign=key.sign)))
+    found = check(log)
+    assert (found.problem, found.unwitnessed) == (None, counted)
+
+
 def test_an_honest_solve_comes_to_the_logged_prices() -> None:
     log = write(lambda solved: solved)
     found = check(log)
