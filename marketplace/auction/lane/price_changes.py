@@ -15,7 +15,7 @@ from marketplace.auction import locks
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.ended_jobs import note_sold_again
 from marketplace.auction.lane.lane import Lane
-from marketplace.auction.models import Pricing, SolveStatus
+from marketplace.auction.models import Bid, BidStatus, Pricing, SolveStatus
 from marketplace.auction.witnesses.days import ask_witness, take_signature
 from marketplace.auction.witnesses.keys import KeyUnusable, SigningKey, load_signing_key
 from marketplace.common.errors import UserError
@@ -66,8 +66,11 @@ def _log_beat(lane: Lane, beat: Beat) -> None:
 
 
 def _is_idle(lane: Lane, beat: Beat) -> bool:
-    """Whether nothing happened since the latest beat, in whose slot this one is, and none waits."""
+    """Whether nothing came since the latest beat, in whose slot this one is, and no bid waits."""
     if beat.part == 0 or lane.book.engine.position != lane.head.beat_position:
+        return False
+    if Bid.objects.filter(zone=lane.zone, status=BidStatus.PENDING).exists():
+        # They come after the beat, as verifiers expect of what is recorded after its time.
         return False
     pricing = Pricing.objects.filter(zone=lane.zone, status=SolveStatus.IDLE)
     return pricing.filter(attempted_position=lane.head.beat_position).exists()

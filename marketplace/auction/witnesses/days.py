@@ -1,7 +1,8 @@
 """Asking a witness for its part in the value of a day, as durable work.
 
-The lane promises a day's secret half a day before; until then the witness's signature over that
-promise has time to come. Without it the day opens all the same, and verifiers count it.
+The lane promises a day's secret as the day before begins; until the day itself the witness's
+signature of that promise has time to come. Without it the value of the day before stays, and
+verifiers count the day.
 """
 
 from __future__ import annotations

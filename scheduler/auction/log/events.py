@@ -270,7 +270,7 @@ class DayOpened:
     """A day's value follows from this secret and, if there is one, a witness's signature.
 
     Seeds of solves follow from the value. The witness signs the entry that promised the secret
-    (``heads.sign_day``), so the market could not know the value when it chose the secret.
+    (``days.sign_promise``), so the market could not know the value when it chose the secret.
     """
 
     day: int

@@ -416,6 +416,17 @@ def test_a_zone_without_bids_is_not_solved_for_and_has_one_beat_a_slot(zone, own
     assert verify_zone(zone).problems == []
 
 
+def test_bids_that_end_a_zones_quiet_come_after_the_beat_that_was_due(zone, owner):
+    """An honest log has no entries past a beat."""
+    refresh_zone(zone=zone, now=at(101, zone))
+    assert not solve(zone, at(101, zone))
+    late = beat(101, 1, zone) + timedelta(seconds=90)
+    crowd(owner, zone, now=late, count=6)
+    assert kinds(zone)[-9:] == ["SlotAdvanced"] * 2 + ["BidsReceived"] + ["BidArrived"] * 6
+    found = verify_zone(zone)
+    assert (found.problems, found.beats_late) == ([], 0)
+
+
 def test_one_bid_is_enough_to_solve(zone, owner):
     crowd(owner, zone, count=1)
     assert market.reprice(zone, at(101, zone))
