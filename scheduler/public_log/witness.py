@@ -265,9 +265,11 @@ class HeadComparison:
                     f"on {signed.signed_at}"
                 )
         names = {(signed.head.zone, signed.public_key) for signed in self.heads}
-        first = min((signed.head.position for signed in self.heads), default=0)
+        positions = [signed.head.position for signed in self.heads]
+        first, last = min(positions, default=0), max(positions, default=0)
         for position, named in self._promised.items():
-            if position > first and named not in names:
+            # Before and after all heads it may have been another key's turn.
+            if first < position <= last and named not in names:
                 return position, f"a day was promised for zone {named[0]} under another key"
         return None
 

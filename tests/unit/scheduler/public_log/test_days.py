@@ -84,6 +84,18 @@ def test_a_day_is_promised_in_the_name_and_under_the_key_of_the_logs_heads(
     assert check_transcript(lines, witness=heads).problem == problem
 
 
+def test_a_key_that_came_after_the_last_head_may_promise_days() -> None:
+    """Who has an old head of a market whose key was replaced since finds its log in order."""
+    engine = Engine(RULES)
+    log = [engine.apply(events.SlotAdvanced(1))]
+    heads = [sign(engine, at=EPOCH_S + 601, key=KEY)]
+    named = OTHER.public_key().public_bytes_raw().hex()
+    log.append(engine.apply(events.DayPromised(1, "z", days.commit_secret("s"), named)))
+    lines = list(write_transcript_lines(log, zone="z", rules=RULES))
+    assert verify_transcript(lines, witness=heads).problem is None
+    assert check_transcript(lines, witness=heads).problem is None
+
+
 def test_days_go_on_from_a_snapshot() -> None:
     engine = Engine(RULES)
     for event in (
