@@ -42,6 +42,8 @@ class ZoneTerms:
     max_sequence_length: int | None = None
     base_memory_gb: float | None = None
     jobs_per_node: int = 4
+    #: Times a slot that prices come into force; ``None``: as usual.
+    beats_per_slot: int | None = None
     #: What ``finetender-node shape`` printed; without it the model's modules are read here.
     shape: Path | None = None
 
@@ -52,7 +54,8 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
     Raises
     ------
     UserError
-        ``invalid_zone`` or ``unknown_base_model`` or ``unknown_tokenizer``; nothing was made.
+        ``invalid_zone``, ``unknown_base_model``, ``unknown_tokenizer`` or
+        ``invalid_policy_setting``; nothing was made.
     Conflict
         ``zone_exists``: a zone keeps its terms, since its log and its nodes rest on them.
     """
@@ -96,6 +99,9 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
         dtype=terms.dtype,
         four_bit=four_bit,
         jobs_per_node=terms.jobs_per_node,
+        policy_settings=(
+            {} if terms.beats_per_slot is None else {"beats_per_slot": terms.beats_per_slot}
+        ),
         now=now,
     )
 

@@ -40,6 +40,9 @@ class Command(OperatorCommand):
             "--shape", type=Path, help="what `finetender-node shape` printed of the model"
         )
         parser.add_argument("--jobs-per-node", type=int, default=4, help="sold at once on a node")
+        parser.add_argument(
+            "--beats-per-slot", type=int, help="times a slot for new prices (default: 2)"
+        )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         # Each term has a flag of its name.

@@ -17,6 +17,7 @@ from marketplace.fleet import base_models
 from marketplace.fleet.base_models import find_tokenizer_files
 from marketplace.fleet.memory import compute_base_model_gb
 from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import find_beats_per_slot
 from marketplace.fleet.selectors import build_base_model_ref
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
 from marketplace.fleet.text_encoder import load_text_encoder
@@ -155,6 +156,24 @@ def test_the_command_opens_a_zone_and_says_what_it_holds():
     assert "slots of 600 s, sold 24 h ahead" in out.getvalue()
     with pytest.raises(CommandError, match="keeps its terms"):
         call_command("zone_create", "tiny", "--base-model", "bundled:finetender-tiny")
+
+
+@pytest.mark.parametrize(
+    ("given", "slot_s", "beats"), [((), 600, 2), (("6",), 600, 6), (("6",), 10, 4), ((), 1, 1)]
+)
+def test_a_zone_is_opened_with_its_beats(given, slot_s, beats):
+    flags = ("--beats-per-slot", *given) if given else ()
+    command = ("zone_create", "tiny", "--base-model", "bundled:finetender-tiny", *flags)
+    call_command(*command, "--slot-s", str(slot_s), stdout=StringIO())
+    assert find_beats_per_slot(Zone.objects.get()) == beats
+
+
+@pytest.mark.parametrize("beats", ["0", "13"])
+def test_a_zone_of_beats_that_none_can_have_is_not_opened(beats):
+    command = ("zone_create", "tiny", "--base-model", "bundled:finetender-tiny")
+    with pytest.raises(CommandError, match="beats_per_slot"):
+        call_command(*command, "--beats-per-slot", beats)
+    assert not Zone.objects.exists()
 
 
 def test_the_memory_of_known_models_is_known():
