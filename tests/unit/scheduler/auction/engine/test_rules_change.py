@@ -14,9 +14,11 @@ from scheduler.auction.audit.transcripts import verify_transcript, write_transcr
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import entry_to_json
 from scheduler.auction.log.codec import event_from_json, event_to_json
+from scheduler.auction.prices.solve import SOLVER
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.public_log.canonical_json import serialize_canonical
+from scheduler.public_log.days import choose_seed
 from scheduler.public_log.entries import hide_bid
 from tests.unit.scheduler.auction.builders import decide, enter, node, task
 
@@ -121,7 +123,12 @@ def test_rules_that_the_cells_were_made_by_cannot_change(changed: dict[str, floa
 def test_a_published_log_commits_to_what_a_solve_was_made_from_and_does_not_tell_it() -> None:
     engine, _ = begun()
     start = engine.snapshot()
-    changes = (events.RulesChanged(GROWING), events.SlotAdvanced(0, 1), solved())
+    prices = replace(
+        solved(),
+        seed=choose_seed(engine.day.value, slot=0, part=1),
+        inputs={"bids_today": 2, "solver": SOLVER, "beat": [0, 1]},
+    )
+    changes = (events.RulesChanged(GROWING), events.SlotAdvanced(0, 1), prices)
     log = [engine.apply(event) for event in changes]
     log += enter(engine, events.BidArrived(task("b", bid=50.0), 0, salt="3"))
     shown = hide_bid(entry_to_json(log[2]))
