@@ -163,13 +163,17 @@ def test_solves_and_decisions_at_once_come_to_one_log(zone):
     owner = builders.organisation(usd="100")
     place(owner, zone, 12)
     now = clock.now()
+    beat = timedelta(seconds=zone.slot_s / BEATS_PER_SLOT)
     decide_pending_bids(zone=zone, now=now)
+    # The next beat is the first that has bids behind it.
+    now += beat
+    refresh_zone(zone=zone, now=now)
     place(owner, zone, 12)
 
     def solve() -> bool:
         return solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
 
-    later = now + timedelta(seconds=zone.slot_s / BEATS_PER_SLOT)
+    later = now + beat
 
     def follow_beat() -> None:
         refresh_zone(zone=zone, now=later)

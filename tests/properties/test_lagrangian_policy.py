@@ -136,7 +136,6 @@ def test_solving_again_from_the_log_gives_the_same_event_and_changes_nothing(see
     for entry in log:
         again.apply(entry.event)
     assert market.solve(again) == event
-    assert event.inputs["position"] == market.engine.position
 
 
 def test_the_price_never_rises_with_the_deadline_nor_falls_with_work_or_memory() -> None:

@@ -225,7 +225,8 @@ def test_a_receipt_is_checked_without_trust_in_the_market(
     proof = tmp_path / f"{bid.id}.proof.json"
     assert (code, proof.exists()) == (0, True), told
     assert "WRONG" not in told
-    payment = f"{bid.payment:.6f}".rstrip("0")
+    whole, _, cents = f"{bid.payment:.6f}".rstrip("0").partition(".")
+    payment = f"{whole}.{cents:0<2}"
     assert f"It won: the price is ${payment}, the bid $5.00." in told
     assert run(capfd, "receipt", "verify", str(proof), "--limit", "6")[0] == 1
     assert run(capfd, "receipt", "verify", str(proof), "--key", "00" * 32)[0] == 1
