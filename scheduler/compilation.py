@@ -34,6 +34,9 @@ def compile_function(function: Callable[..., object], *, directory: str) -> Any:
     The compiler takes some 65 MB of a process, and most of the market's never call it. Without a
     place to keep the code, each process compiles it again. Fast-math stays off: every operation
     happens in the order written, so results are the same bit for bit.
+
+    A recursive function may not have a directory that outlives the process: a process that loads
+    its code from there ends with a segmentation fault.
     """
     return _CompiledOnCall(function, directory)
 

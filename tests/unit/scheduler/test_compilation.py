@@ -8,8 +8,12 @@ import tempfile
 from scheduler.compilation import compile_function
 
 
+#: Of this process alone: numba loads kept code of recursive functions wrongly.
+DIRECTORY = tempfile.TemporaryDirectory()
+
+
 def compiled(function):
-    return compile_function(function, directory=tempfile.gettempdir() + "/finetender-compiled")
+    return compile_function(function, directory=DIRECTORY.name)
 
 
 def test_functions_compile_when_called_and_may_name_themselves_and_each_other(tmp_path):
