@@ -7,7 +7,6 @@ import tempfile
 
 from scheduler.compilation import compile_function
 
-
 #: Of this process alone: numba loads kept code of recursive functions wrongly.
 DIRECTORY = tempfile.TemporaryDirectory()
 
