@@ -8,30 +8,26 @@ first, so what is archived meanwhile is read from both and counted once.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import lzma
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 import pgtrigger
 from django.db import transaction
 
-from marketplace.common.archive_files import ArchiveUnreadable, find_lost, read_lines, save_for_good
+from marketplace.common.archive_files import ArchiveUnreadable, read_lines
 from marketplace.common.errors import Conflict
 from marketplace.common.locks import advisory_session_lock
 from marketplace.jobs.models import EventFile, Job, JobEvent
-from scheduler.public_log.canonical_json import serialize_canonical
 
 log = logging.getLogger(__name__)
 
-#: Part of the signed text, so that no signature made for something else is one of a file.
-FORMAT = "finetender-job-events-1"
 #: Jobs of one file: a page of one job reads all of it.
 JOBS_OF_FILE = 500
 _COLUMNS = ("pk", "job_id", "seq", "at", "kind", "actor", "message", "data", "recorded_at")
@@ -131,22 +127,11 @@ def _archive(
     job_ids: Sequence[str], *, public_key: str, sign: Callable[[bytes], bytes], now: datetime
 ) -> EventFile:
     events = list(JobEvent.objects.filter(job__in=job_ids).order_by("job_id", "seq"))
-    content = _pack(events)
-    file = EventFile(
-        sha256=hashlib.sha256(content).hexdigest(),
-        bytes=len(content),
-        jobs=len(job_ids),
-        events=len(events),
-        archived_at=now,
-        public_key=public_key,
-    )
-    file.signature = sign(serialize_canonical(_describe(file)).encode()).hex()
-    text = json.dumps(_describe(file) | {"signature": file.signature}, indent=2).encode() + b"\n"
-    name = f"archive/events/{now:%Y-%m}/{file.sha256}"
-    file.file.name = save_for_good(f"{name}.xz", content)
-    file.manifest.name = save_for_good(f"{name}.json", text)
+    file = EventFile(jobs=len(job_ids), events=len(events), archived_at=now, public_key=public_key)
+    file.store(_pack(events), place=f"archive/events/{now:%Y-%m}/", sign=sign)
     if _list_values(_read_file(file)) != _list_values(events):
         raise Conflict("archive_failed", f"The storage has {file.file.name} otherwise.")
+    file.check_manifest()
     _replace_rows(file, job_ids, events)
     return file
 
@@ -167,7 +152,7 @@ def _replace_rows(file: EventFile, job_ids: Sequence[str], events: Sequence[JobE
 
 def _pack(events: Iterable[JobEvent]) -> bytes:
     """Write each event as a line of JSON, compressed; the first line says what it is."""
-    lines = [json.dumps({"format": FORMAT, "columns": _COLUMNS})]
+    lines = [json.dumps({"format": EventFile.FORMAT, "columns": _COLUMNS})]
     for values in _list_values(events):
         pk, job_id, seq, at, *others, recorded_at = values
         row = [pk, job_id, seq, at.isoformat(), *others, recorded_at.isoformat()]
@@ -195,28 +180,3 @@ def _parse_line(line: str) -> JobEvent:
 
 def _list_values(events: Iterable[JobEvent]) -> list[tuple[Any, ...]]:
     return [tuple(getattr(event, name) for name in _COLUMNS) for event in events]
-
-
-def _describe(file: EventFile) -> dict[str, object]:
-    """Say what the market's key signs of a file."""
-    return {
-        "format": FORMAT,
-        "sha256": file.sha256,
-        "bytes": file.bytes,
-        "jobs": file.jobs,
-        "events": file.events,
-        "archived_at": file.archived_at.isoformat(),
-        "public_key": file.public_key,
-    }
-
-
-def list_lost_event_files() -> list[str]:
-    """List the files that the storage does not have; none is read.
-
-    Raises
-    ------
-    OSError
-        The storage does not answer.
-    """
-    names = EventFile.objects.order_by("pk").values_list("file", "manifest")
-    return find_lost(chain.from_iterable(names.iterator()))

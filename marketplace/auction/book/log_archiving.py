@@ -9,7 +9,6 @@ file ends.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,7 @@ from django.db.models.functions import Concat, Length
 from marketplace.auction.book.engine_cache import LogRow
 from marketplace.auction.book.log_checks import find_verified_state, store_verified_state
 from marketplace.auction.book.log_segments import (
-    build_text,
-    describe_manifest,
-    describe_segment,
+    find_first_row,
     find_last_segment,
     pack_rows,
     read_segment,
@@ -46,7 +43,6 @@ from marketplace.auction.models import (
 from marketplace.auction.models.bids import HOLD_PREFIX
 from marketplace.auction.models.disputes import DISPUTABLE_FOR
 from marketplace.auction.witnesses.keys import SigningKey
-from marketplace.common.archive_files import save_for_good
 from marketplace.common.errors import Conflict
 from marketplace.common.locks import advisory_session_lock
 from marketplace.fleet.models import Zone
@@ -105,11 +101,9 @@ def archive_log(*, zone: Zone, key: SigningKey, now: datetime) -> ArchivedLog:
 def _find_end(zone: Zone, *, key: SigningKey, now: datetime) -> tuple[int, str]:
     """The last position that may go, and what keeps the next one."""
     verified = _verify(zone, key=key, now=now)
-    archived = find_last_segment(zone.pk)
-    first = 1 if archived is None else archived.last + 1
     return min(
         (verified, "What came later is not verified."),
-        *_list_ends(zone, first=first, now=now),
+        *_list_ends(zone, first=find_first_row(zone.pk), now=now),
     )
 
 
@@ -249,20 +243,12 @@ def _store(segment: LogSegment, rows: list[LogRow], *, key: SigningKey) -> None:
 
     A storage that lost or changed anything raises; nothing is deleted then.
     """
-    content = pack_rows(describe_segment(segment), rows)
-    segment.sha256, segment.bytes = hashlib.sha256(content).hexdigest(), len(content)
-    segment.signature = key.sign(build_text(segment)).hex()
-    folder = f"archive/log/{segment.zone_id}"
-    name = f"{folder}/{segment.first:012d}-{segment.last:012d}-{segment.sha256}"
-    manifest = describe_manifest(segment) | {"signature": segment.signature}
-    text = json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n"
-    segment.file.name = save_for_good(f"{name}.xz", content)
-    segment.manifest.name = save_for_good(f"{name}.json", text)
+    content = pack_rows(segment.describe_entries(), rows)
+    place = f"archive/log/{segment.zone_id}/{segment.first:012d}-{segment.last:012d}-"
+    segment.store(content, place=place, sign=key.sign)
     if list(read_segment(segment)) != rows:
         raise Conflict("archive_failed", f"The storage has {segment.file.name} otherwise.")
-    with segment.manifest.open("rb") as file:
-        if file.read() != text:
-            raise Conflict("archive_failed", f"The storage has {segment.manifest.name} otherwise.")
+    segment.check_manifest()
 
 
 def _replace_rows(segment: LogSegment, rows: list[LogRow]) -> None:

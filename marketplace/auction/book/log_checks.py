@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 from marketplace.auction.book.verify_report import VerifyReport
 from marketplace.auction.models import LogCheck
 from marketplace.auction.witnesses.keys import SigningKey
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job
 from scheduler.public_log.canonical_json import serialize_canonical
+from scheduler.public_log.heads import is_signed
 from scheduler.types import Cell
 
 #: Part of the signed text, so that no signature made for something else is one of a check.
@@ -52,10 +50,7 @@ def find_verified_state(*, zone: Zone, key: SigningKey) -> VerifiedState | None:
     row = LogCheck.objects.filter(zone=zone).first()
     if row is None or row.public_key != key.public_key:
         return None
-    try:
-        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(row.public_key))
-        public.verify(bytes.fromhex(row.signature), _build_text(row))
-    except (InvalidSignature, ValueError):
+    if not is_signed(_build_text(row), key=row.public_key, signature=row.signature):
         return None
     carried = json.loads(row.carried)
     return VerifiedState(

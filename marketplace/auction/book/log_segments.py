@@ -14,19 +14,13 @@ import json
 import lzma
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain
 from typing import Any
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from marketplace.auction.book.engine_cache import LogRow
 from marketplace.auction.models import LogEntry, LogSegment, MarketKey
-from marketplace.common.archive_files import ArchiveUnreadable, find_lost, read_lines
+from marketplace.common.archive_files import ArchiveUnreadable, read_lines
 from scheduler.public_log.canonical_json import serialize_canonical
 
-#: Part of the signed text, so that no signature made for something else is one of a segment.
-FORMAT = "finetender-log-segment-1"
 #: Rows read at once: a slow reader holds no cursor.
 _PAGE_ROWS = 500
 
@@ -71,6 +65,12 @@ def find_segment(zone_id: str, position: int) -> LogSegment | None:
 
 def find_last_segment(zone_id: str) -> LogSegment | None:
     return LogSegment.objects.filter(zone=zone_id).order_by("-first").first()
+
+
+def find_first_row(zone_id: str) -> int:
+    """Find the first position that is in no file."""
+    segment = find_last_segment(zone_id)
+    return 1 if segment is None else segment.last + 1
 
 
 def find_marks(zone_id: str, positions: Collection[int]) -> dict[int, tuple[str, datetime]]:
@@ -124,7 +124,7 @@ def read_segment(segment: LogSegment) -> Iterator[LogRow]:
     where = f"log positions {segment.first} to {segment.last}"
     lines = read_lines(segment.file, sha256=segment.sha256)
     try:
-        if next(lines, "") != serialize_canonical(describe_segment(segment)):
+        if next(lines, "") != serialize_canonical(segment.describe_entries()):
             raise ValueError("it says that it has others")
         yield from _parse_lines(lines, segment)
     except ArchiveUnreadable as error:
@@ -146,35 +146,6 @@ def _parse_lines(lines: Iterable[str], segment: LogSegment) -> Iterator[LogRow]:
         raise ValueError(f"it ends at {wanted - 1} with {before}")
 
 
-def describe_segment(segment: LogSegment) -> dict[str, Any]:
-    """Say which entries a file has: its first line."""
-    return {
-        "format": FORMAT,
-        "zone": segment.zone_id,
-        "first": segment.first,
-        "last": segment.last,
-        "prev_hash": segment.prev_hash,
-        "head_hash": segment.head_hash,
-    }
-
-
-def describe_manifest(segment: LogSegment) -> dict[str, Any]:
-    """Say all that the market's key signs of a file."""
-    return describe_segment(segment) | {
-        "sha256": segment.sha256,
-        "bytes": segment.bytes,
-        "began_at": segment.began_at.isoformat(),
-        "ended_at": segment.ended_at.isoformat(),
-        "archived_at": segment.archived_at.isoformat(),
-        "public_key": segment.public_key,
-    }
-
-
-def build_text(segment: LogSegment) -> bytes:
-    """Build what the signature covers."""
-    return serialize_canonical(describe_manifest(segment)).encode()
-
-
 def find_wrong_segments(zone_id: str, *, after: int) -> list[str]:
     """Say which rows of files do not follow each other, or are not signed after a position.
 
@@ -189,31 +160,10 @@ def find_wrong_segments(zone_id: str, *, after: int) -> list[str]:
         if segment.first != expected or (end and segment.prev_hash != end.head_hash):
             problems.append(f"{where}: the file does not follow the one before it")
         end = segment
-        if segment.last > after and not (segment.public_key in keys and _is_signed(segment)):
+        if segment.last > after and not (segment.public_key in keys and segment.is_signed()):
             problems.append(f"{where}: the file's manifest is not signed by the market's key")
     rows = LogEntry.objects.filter(zone=zone_id, position__lte=end.last if end else 0)
     doubled = rows.order_by("position").values_list("position", flat=True).first()
     if doubled is not None:
         problems.append(f"log position {doubled}: it is a row and in a file")
     return problems
-
-
-def list_lost_files() -> list[str]:
-    """List the files of all logs that the storage does not have; none is read.
-
-    Raises
-    ------
-    OSError
-        The storage does not answer.
-    """
-    names = LogSegment.objects.order_by("pk").values_list("file", "manifest")
-    return find_lost(chain.from_iterable(names.iterator()))
-
-
-def _is_signed(segment: LogSegment) -> bool:
-    try:
-        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(segment.public_key))
-        public.verify(bytes.fromhex(segment.signature), build_text(segment))
-    except (InvalidSignature, ValueError):
-        return False
-    return True

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pgtrigger
 from django.db import models
 from django.db.models import F, Q
+
+from marketplace.common.archive_files import ArchiveFile
 
 
 class LogEntry(models.Model):
@@ -43,8 +47,11 @@ class LogEntry(models.Model):
         return f"{self.zone_id}/{self.position} {self.kind}"
 
 
-class LogSegment(models.Model):
-    """A run of entries of a zone's log that are in a file and no longer rows; append-only."""
+class LogSegment(ArchiveFile):
+    """A run of entries of a zone's log that are in a file and no longer rows; append-only.
+
+    See ``book.log_segments``.
+    """
 
     zone_id: str
     # The constraint below has an index that begins with it.
@@ -57,34 +64,40 @@ class LogSegment(models.Model):
     #: What the first entry builds on, and the hash of the last one.
     prev_hash = models.CharField(max_length=64)
     head_hash = models.CharField(max_length=64)
-    #: See ``book.log_segments``.
-    file = models.FileField(max_length=255)
-    #: Of the file as it is stored.
-    sha256 = models.CharField(max_length=64)
-    bytes = models.PositiveBigIntegerField()
-    #: JSON text of all of the above, with a signature, for those who have the files alone.
-    manifest = models.FileField(max_length=255)
     #: When its first and its last entry were written.
     began_at = models.DateTimeField()
     ended_at = models.DateTimeField()
-    archived_at = models.DateTimeField()
-    #: Of the market's key, in hex; the signature covers all but the names of the files.
-    public_key = models.CharField(max_length=64)
-    signature = models.CharField(max_length=128)
 
-    class Meta:
+    #: Part of the signed text, so that no signature made for something else is one of a segment.
+    FORMAT = "finetender-log-segment-1"
+
+    class Meta(ArchiveFile.Meta):
         constraints = [
             models.UniqueConstraint(fields=["zone", "first"], name="auction_segment_once"),
             models.CheckConstraint(
                 condition=Q(first__gte=1, last__gte=F("first")), name="auction_segment_has_entries"
             ),
         ]
-        triggers = [
-            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
-        ]
 
     def __str__(self) -> str:
         return f"{self.zone_id}/{self.first}-{self.last}"
+
+    def describe_entries(self) -> dict[str, Any]:
+        """Say which entries the file has: its first line."""
+        return {
+            "format": self.FORMAT,
+            "zone": self.zone_id,
+            "first": self.first,
+            "last": self.last,
+            "prev_hash": self.prev_hash,
+            "head_hash": self.head_hash,
+        }
+
+    def describe_content(self) -> dict[str, Any]:
+        return self.describe_entries() | {
+            "began_at": self.began_at.isoformat(),
+            "ended_at": self.ended_at.isoformat(),
+        }
 
 
 class MarketHead(models.Model):

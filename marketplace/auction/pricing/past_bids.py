@@ -11,7 +11,7 @@ import json
 from bisect import bisect_left
 from math import inf
 
-from marketplace.auction.book.log_segments import find_last_segment
+from marketplace.auction.book.log_segments import find_first_row
 from marketplace.auction.models import LogEntry
 from marketplace.auction.queries import iterate_logged_bids, list_logged_refunds
 from marketplace.fleet.models import Zone
@@ -47,10 +47,9 @@ def _find_first_position(zone: Zone, slot: int, *, last: int) -> int:
         return -inf if text is None else json.loads(text)["slot"]
 
     # What is archived is older than any span.
-    archived = find_last_segment(zone.pk)
-    begin = 1 if archived is None else archived.last + 1
+    begin = find_first_row(zone.pk)
     found = begin + bisect_left(range(begin, last + 1), slot, key=find_slot)
-    return found if archived is not None or beats.filter(position__lt=found).exists() else 1
+    return found if begin > 1 or beats.filter(position__lt=found).exists() else 1
 
 
 def _list_decided(zone: Zone, first: int, last: int, every: int) -> list[tuple[Task, bool]]:

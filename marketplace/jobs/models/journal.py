@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pgtrigger
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from marketplace.common.archive_files import ArchiveFile
 from marketplace.jobs.models.job import Job
 from marketplace.jobs.models.slices import Slice
 from marketplace.jobs.models.states import EventKind
@@ -65,30 +68,23 @@ class LossCurve(models.Model):
         return f"loss curve of {self.job_id}"
 
 
-class EventFile(models.Model):
-    """The events of some settled jobs, in a compressed file and no longer rows; append-only."""
+class EventFile(ArchiveFile):
+    """The events of some settled jobs, in a compressed file and no longer rows; append-only.
 
-    #: See ``jobs.event_files``.
-    file = models.FileField(max_length=255)
-    #: Of the file as it is stored.
-    sha256 = models.CharField(max_length=64)
-    bytes = models.PositiveBigIntegerField()
-    #: JSON text of what is signed, with the signature, for those who have the files alone.
-    manifest = models.FileField(max_length=255)
+    See ``jobs.event_files``.
+    """
+
     jobs = models.PositiveIntegerField()
     events = models.PositiveIntegerField()
-    archived_at = models.DateTimeField()
-    #: Of the market's key, in hex; the signature covers all but the names of the files.
-    public_key = models.CharField(max_length=64)
-    signature = models.CharField(max_length=128)
 
-    class Meta:
-        triggers = [
-            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
-        ]
+    #: Part of the signed text, so that no signature made for something else is one of a file.
+    FORMAT = "finetender-job-events-1"
 
     def __str__(self) -> str:
         return f"events of {self.jobs} jobs"
+
+    def describe_content(self) -> dict[str, Any]:
+        return {"format": self.FORMAT, "jobs": self.jobs, "events": self.events}
 
 
 class JobEvent(models.Model):

@@ -11,13 +11,14 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from marketplace.auction.book.log_segments import list_lost_files
 from marketplace.auction.lateness import explain_lateness
+from marketplace.auction.models import LogSegment
 from marketplace.auction.probes import run_probes
 from marketplace.auction.witnesses.heads import explain_lost_heads
 from marketplace.common import clock
+from marketplace.common.archive_files import list_lost_files
 from marketplace.config.database_roles import find_excess_rights
-from marketplace.jobs.event_files import list_lost_event_files
+from marketplace.jobs.models import EventFile
 from marketplace.payments.restores import find_lost_span
 
 #: Below that share of free space, files and the database's log may soon have no room.
@@ -67,7 +68,7 @@ class Command(BaseCommand):
 def _look_at_archive() -> tuple[bool, str, str]:
     """Whether the storage has all files that took the place of rows."""
     try:
-        lost = list_lost_files() + list_lost_event_files()
+        lost = list_lost_files(LogSegment) + list_lost_files(EventFile)
     except OSError as error:
         return False, "Archive", f"the storage does not answer: {error}"
     if not lost:

@@ -19,11 +19,12 @@ from marketplace.api.callers import ORGANISATION_HEADER
 from marketplace.api.openai.job_events import list_job_log
 from marketplace.auction.settlement import settle_finished
 from marketplace.auction.witnesses.keys import SigningKey, load_signing_key
-from marketplace.common.archive_files import ArchiveUnreadable
+from marketplace.common import archive_files
+from marketplace.common.archive_files import ArchiveUnreadable, list_lost_files
 from marketplace.common.errors import Conflict
 from marketplace.config.database_roles import list_rights
 from marketplace.jobs import event_files
-from marketplace.jobs.event_files import archive_events, list_lost_event_files, read_events
+from marketplace.jobs.event_files import archive_events, read_events
 from marketplace.jobs.models import EventFile, EventKind, Job, JobEvent
 from marketplace.jobs.services import add_job_event
 from marketplace.live.snapshots import load_job_snapshot
@@ -100,7 +101,7 @@ def test_every_reader_gets_the_same_from_the_file(jobs: list[Job], key: SigningK
     assert not JobEvent.objects.exists()
     assert [read_all(job) for job in jobs] == before
     assert archive(key).files == 0
-    assert list_lost_event_files() == []
+    assert list_lost_files(EventFile) == []
 
 
 def test_a_page_of_a_job_parses_no_other_jobs_events(
@@ -156,7 +157,9 @@ def test_one_that_is_killed_anywhere_leaves_all_or_nothing(
     def die(*_args: Any, **_options: Any) -> None:
         raise Killed
 
-    of = {"save": EventFile, "delete": models.QuerySet}.get(step, event_files)
+    of = {"save": EventFile, "delete": models.QuerySet, "save_for_good": archive_files}.get(
+        step, event_files
+    )
     with monkeypatch.context() as patch:
         patch.setattr(of, step, die)
         with pytest.raises(Killed):
@@ -227,7 +230,7 @@ def test_a_page_does_without_a_file_that_is_lost_and_a_program_is_refused(
     assert client.get(f"/jobs/{jobs[0].pk}").context["events"] == []
     with pytest.raises(ArchiveUnreadable):
         read_events(jobs[0])
-    assert list_lost_event_files() == [file.file.name]
+    assert list_lost_files(EventFile) == [file.file.name]
     said = StringIO()
     with pytest.raises(CommandError):
         call_command("doctor", stdout=said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ from django.db import DatabaseError, ProgrammingError, connection, models, trans
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book import log_archiving, log_segments
 from marketplace.auction.book.log_archiving import archive_log
-from marketplace.auction.book.log_segments import list_lost_files, read_log
+from marketplace.auction.book.log_segments import read_log
 from marketplace.auction.book.proofs import build_bid_proof
 from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.book.verify import verify_zone
@@ -27,7 +28,8 @@ from marketplace.auction.models import Bid, LogEntry, LogSegment, MarketHead, Pu
 from marketplace.auction.pricing.past_bids import _find_first_position
 from marketplace.auction.witnesses.heads import sign_heads
 from marketplace.auction.witnesses.keys import load_signing_key
-from marketplace.common.archive_files import ArchiveUnreadable
+from marketplace.common import archive_files
+from marketplace.common.archive_files import ArchiveUnreadable, list_lost_files
 from marketplace.common.errors import Conflict, StorageUnavailable
 from marketplace.common.locks import lock_number
 from marketplace.config.backups import _list_names
@@ -216,7 +218,7 @@ def test_a_storage_that_does_not_answer_for_one_part_leaves_the_others_their_tur
     def refuse_events(**_):
         raise StorageUnavailable("the bucket is slow")
 
-    monkeypatch.setattr(log_archiving, "save_for_good", refuse)
+    monkeypatch.setattr(archive_files, "save_for_good", refuse)
     monkeypatch.setattr(archive_command, "archive_events", refuse_events)
     said, rows = StringIO(), count_rows()
     with time_machine.travel(LATER, tick=False), pytest.raises(CommandError, match="Not all could"):
@@ -295,7 +297,8 @@ def test_one_that_is_killed_anywhere_leaves_all_or_nothing(zone, closed, key, mo
             replace = log_archiving._replace_rows
             patch.setattr(log_archiving, "_replace_rows", lambda *of: (replace(*of), die()))
         else:
-            patch.setattr(log_archiving, step, die)
+            of = archive_files if step == "save_for_good" else log_archiving
+            patch.setattr(of, step, die)
         with pytest.raises(Killed):
             archive(zone, key)
     if step == "commit":
@@ -353,13 +356,13 @@ def test_a_file_that_is_lost_is_named(zone, closed, key):
         list(write_transcript(zone, with_bids=False))
     # What is verified already and what comes since needs no file.
     call_command("auction_verify", "--since-last")
-    assert list_lost_files() == [segment.file.name]
+    assert list_lost_files(LogSegment) == [segment.file.name]
     said = StringIO()
     with pytest.raises(CommandError):
         call_command("doctor", stdout=said)
     assert f"BAD  Archive: 1 files are lost, such as {segment.file.name}" in said.getvalue()
     get_path(segment).write_bytes(content)
-    assert (find_problems(zone), list_lost_files()) == ([], [])
+    assert (find_problems(zone), list_lost_files(LogSegment)) == ([], [])
 
 
 @pytest.mark.parametrize("is_row_altered", [False, True])
@@ -380,7 +383,7 @@ def test_an_entry_that_was_altered_in_a_file_is_named(zone, closed, key, is_row_
         return
     alter_row(
         "UPDATE auction_logsegment SET sha256 = %s WHERE id = %s",
-        log_archiving.hashlib.sha256(content).hexdigest(),
+        hashlib.sha256(content).hexdigest(),
         segment.pk,
     )
     signed, replayed = find_problems(zone)
@@ -498,4 +501,4 @@ def test_files_may_lie_in_a_bucket(zone, closed, key, settings):
         files = LogSegment.objects.count()
         assert len(list_objects(options)) == 2 * files
         assert read_all(zone) == before
-        assert (find_problems(zone), list_lost_files()) == ([], [])
+        assert (find_problems(zone), list_lost_files(LogSegment)) == ([], [])
