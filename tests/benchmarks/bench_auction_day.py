@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             full,
             full.day(0),
             rules=make_rules(full, policy),
-            past_days=[full.day(1), full.day(2)] if policy == "lagrangian" else (),
+            past_days=decide_days(full, [full.day(1), full.day(2)], rules=rules) if policy == "lagrangian" else (),
         )
         print(
             json.dumps(
