@@ -19,6 +19,7 @@ from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, FaultOf, Job
 from marketplace.jobs.services import add_job_event, fail_job, request_job_replan
 from marketplace.payments.chargebacks import measure_repayable
+from marketplace.payments.locks import lock_shares
 from marketplace.payments.selectors import measure_refundable
 from marketplace.payments.services import refund_charge
 
@@ -115,6 +116,8 @@ def refund_by_operator(
                 "Refund a job once it has ended and its money is settled. To end it now with all "
                 "its money back, cancel it.",
             )
+        # No chargeback comes between what may go back and the refund.
+        lock_shares(hold_reference=bid.hold_reference, buyer_id=bid.organisation_id)
         left = measure_refundable(hold_reference=bid.hold_reference)
         repayable = measure_repayable(hold_reference=bid.hold_reference)
         refund_charge(

@@ -12,6 +12,7 @@ from django.db import DatabaseError, transaction
 from django.db.models import Q
 
 from marketplace.accounts.models import AuditEntry, Membership, Role
+from marketplace.auction import operator_acts
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.operator_acts import refund_by_operator
@@ -23,14 +24,17 @@ from marketplace.fleet.policy_settings import PARAMETERS
 from marketplace.fleet.services import set_policy_settings
 from marketplace.jobs.models import EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.services import dispatch_slots
+from marketplace.payments.chargebacks import record_chargeback
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import CardPayment, CardRefund, Chargeback, Entry, Hold
 from marketplace.payments.selectors import get_earnings, get_house_balances, get_wallet
+from marketplace.payments.stripe_doubts import ChargebackState
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row
 from tests.builders import NOW
 from tests.pages import read_page, read_text
+from tests.unit.marketplace.common.threads import in_between
 from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
@@ -173,11 +177,8 @@ def test_a_refund_is_borne_by_the_market_and_booked_once(operator, done, owner):
     assert bid.payment_micros
 
 
-@pytest.mark.parametrize("won", [None, False, True])
-def test_what_a_bank_took_back_is_not_given_back_again(operator, done, owner, won):
-    bid, job = done
-    hold = Hold.objects.get(reference=bid.hold_reference)
-    left = hold.charged_micros - hold.refunded_micros
+def pay_by_card(owner, hold):
+    """Let the hold be one that a card paid."""
     payment = CardPayment.objects.create(
         organisation=owner,
         purpose="bid",
@@ -188,7 +189,19 @@ def test_what_a_bank_took_back_is_not_given_back_again(operator, done, owner, wo
         gateway_id="pi_1",
         created_at=NOW,
     )
-    alter_row("UPDATE payments_hold SET card_payment_id = %s WHERE id = %s", payment.pk, hold.pk)
+    with transaction.atomic():
+        alter_row(
+            "UPDATE payments_hold SET card_payment_id = %s WHERE id = %s", payment.pk, hold.pk
+        )
+    return payment
+
+
+@pytest.mark.parametrize("won", [None, False, True])
+def test_what_a_bank_took_back_is_not_given_back_again(operator, done, owner, won):
+    bid, job = done
+    hold = Hold.objects.get(reference=bid.hold_reference)
+    left = hold.charged_micros - hold.refunded_micros
+    payment = pay_by_card(owner, hold)
     taken = -(-left // 10_000) - 1
     Chargeback.objects.create(
         gateway_id="dp_1", payment=payment, amount_cents=taken, opened_at=NOW, won=won
@@ -206,6 +219,41 @@ def test_what_a_bank_took_back_is_not_given_back_again(operator, done, owner, wo
     assert hold.charged_micros - hold.refunded_micros == left - repayable
     # Only a card of which its bank took nothing back gets it.
     assert CardRefund.objects.exists() is (won is True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_chargeback_comes_between_what_may_go_back_and_the_refund(done, owner, monkeypatch):
+    bid, _ = done
+    hold = Hold.objects.get(reference=bid.hold_reference)
+    payment = pay_by_card(owner, hold)
+    left = hold.charged_micros - hold.refunded_micros
+    contested = ChargebackState("dp_1", "ch_1", "pi_1", -(-left // 10_000), "fraudulent", None)
+
+    def contest():
+        with transaction.atomic():
+            record_chargeback(contested, now=NOW)
+
+    refund = operator_acts.refund_charge
+    with in_between(contest) as start:
+
+        def contest_first(**terms):
+            heard.append(start())
+            refund(**terms)
+
+        heard = []
+        monkeypatch.setattr(operator_acts, "refund_charge", contest_first)
+        assert refund_by_operator(
+            bid=bid,
+            amount_micros=20_000,
+            reason="Sorry.",
+            refunded_by=builders.operator(),
+            now=NOW,
+        )
+    assert heard[0].result() is None
+    # It went to the card that had paid, before its bank took anything back: not to the wallet.
+    assert CardRefund.objects.get().amount_cents == 2
+    assert Chargeback.objects.get().payment == payment
+    assert check_ledger().balanced
 
 
 def test_a_refund_that_was_made_before_is_not_told_as_made(operator, done):
