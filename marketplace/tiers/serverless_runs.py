@@ -333,7 +333,8 @@ def _release_cells(tiers: ZoneTiers, job: Job, now: datetime) -> int:
         if not rows:
             return 0
         cells = tuple(Cell(slot=row.slot, node=row.node.pk) for row in rows)
-        lane.apply(events.CellsReleased(task_id=job.bid_id, cells=cells))
+        # The job goes on, at the price that it was sold for.
+        lane.apply(events.CellsReleased(task_id=job.bid_id, cells=cells, paid_share=1.0))
         release_reservations(
             bid_id=job.bid_id, which=Q(slot__in=[row.slot for row in rows]), now=now
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import assume, given, settings
@@ -37,8 +38,14 @@ def give_back_late(market: Market) -> tuple[str, ReleasedCells]:
     return bid.task.id, back
 
 
-def count_rents(market: Market, task_id: str, sales: list[int]) -> tuple[Counter[str], float]:
-    """Let bids come, then slots begin; what waited and went back, and what the buyers pay."""
+def count_rents(
+    market: Market, task_id: str, sales: list[int], paid_shares: Sequence[float | None] = ()
+) -> tuple[Counter[str], float]:
+    """Let bids come, then slots begin; what waited and went back, and what the buyers pay.
+
+    A buyer that has a share ends at once, and so much of its price stays paid.
+    """
+    shares = iter(paid_shares)
     engine, sums, paid = market.engine, Counter[str](), 0.0
     for bids in (*sales, *(0 for _ in range(engine.horizon.slots))):
         for _ in range(bids):
@@ -46,7 +53,15 @@ def count_rents(market: Market, task_id: str, sales: list[int]) -> tuple[Counter
             assert isinstance(decision, Decision)
             if decision.admitted:
                 assert decision.parts is not None
-                paid += decision.parts.compute + decision.parts.memory
+                assert decision.schedule is not None
+                share = next(shares, None)
+                if share is not None:
+                    cells = decision.schedule.cells
+                    engine.transition(
+                        events.CellsReleased(decision.task_id, cells, paid_share=share)
+                    )
+                rent = decision.parts.compute + decision.parts.memory
+                paid += rent * (1.0 if share is None else share)
         market.slot += 1
         changed = engine.transition(events.SlotAdvanced(market.slot))
         assert isinstance(changed, GridChange)
@@ -65,14 +80,15 @@ def count_rents(market: Market, task_id: str, sales: list[int]) -> tuple[Counter
     seed=st.integers(0, 10**6),
     before=st.integers(0, 40),
     sales=st.lists(st.integers(0, 3), max_size=5),
+    paid_shares=st.lists(st.none() | st.floats(0.0, 1.0), max_size=5),
 )
 def test_no_more_rent_goes_back_than_those_pay_who_buy_the_cells(
-    seed: int, before: int, sales: list[int]
+    seed: int, before: int, sales: list[int], paid_shares: list[float | None]
 ) -> None:
     market = SolvedMarket(seed)
     market.run(before)
     task_id, back = give_back_late(market)
-    sums, paid = count_rents(market, task_id, sales)
+    sums, paid = count_rents(market, task_id, sales, paid_shares)
     # The log says once of each cell what becomes of it, and of all that waits.
     assert sums["waited"] == back.waits
     assert sums["back"] <= paid + 1e-6

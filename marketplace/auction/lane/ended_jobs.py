@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from marketplace.auction.book.reservations import release_reservations
-from marketplace.auction.endings import describe_sale, find_undone, judge_ending
+from marketplace.auction.endings import EndedJob, describe_sale, find_undone, judge_ending
 from marketplace.auction.give_backs import (
     UndoneWork,
     build_release,
@@ -26,6 +26,7 @@ from marketplace.auction.give_backs import (
 )
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus, Reservation
+from marketplace.auction.pay_rule import Ending
 from marketplace.auction.retries import put_off
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.locks import lock_job
@@ -119,6 +120,8 @@ def _prepare_release(lane: Lane, job: Job) -> _Release | None:
         promised_micros=bid.promised_micros,
     )
     event = replace(event, refunded=case.work.share < LEAST_PAID)
+    if event.rest is None:
+        event = replace(event, paid_share=float(_find_paid_share(bid, case)))
     # What the engine cannot answer fails here, before it can change the zone.
     lane.book.engine.replica().transition(event)
     won = replace(case, is_own_delay=False)
@@ -126,6 +129,12 @@ def _prepare_release(lane: Lane, job: Job) -> _Release | None:
         find_undone(bid, sold, won, slot=slot, first_slot=first) if case.is_own_delay else None
     )
     return _Release(event, undone, undone_if_won)
+
+
+def _find_paid_share(bid: Bid, case: EndedJob) -> Fraction:
+    """Find the part of a job's price that its owner pays, as far as the log has to know it."""
+    is_failed = case.ending is Ending.FAILED_BY_HOUSE and bid.organisation_id not in case.at_fault
+    return Fraction(0) if is_failed else case.work.share
 
 
 def _release(lane: Lane, job: Job, release: _Release) -> None:

@@ -49,7 +49,8 @@ def _give_back(lane: Lane, job: Job) -> bool:
     spare = _find_spare(lane.zone, job, coming)
     if not spare:
         return False
-    lane.apply(events.CellsReleased(task_id=job.bid_id, cells=tuple(spare)))
+    # The job goes on, at the price that it was sold for.
+    lane.apply(events.CellsReleased(task_id=job.bid_id, cells=tuple(spare), paid_share=1.0))
     slots = [cell.slot for cell in spare]
     release_reservations(bid_id=job.bid_id, which=Q(slot__in=slots), now=lane.now)
     kept = [cell for cell in coming if cell not in spare]

@@ -25,6 +25,8 @@ from scheduler.types import Cell, Decision, Task
 
 #: Sums of floats have rounding errors of no more than a billionth.
 _MOST = 1 + 1e-9
+#: Of a job's price, what stays of one that is said to be refunded, at most.
+_MOST_REFUNDED = 0.5
 
 
 @dataclass(slots=True)
@@ -107,6 +109,8 @@ class GiveBackAudit:
                 room = room if all(room.values()) else {}
                 price = outcome.payment - vendor
                 self._sold[task.id] = _SoldTask(task, price, operational, room)
+            case CellsReleased(refunded=True, paid_share=share) if share > _MOST_REFUNDED:
+                return f"{share:g} of a job's price stays paid, most of which went back"
             case CellsReleased(task_id=task_id, rest=rest) if task_id in self._sold:
                 problem = None if rest is None else self._compare(self._sold[task_id], event, rest)
                 self._forget(task_id, event.cells)

@@ -3,8 +3,9 @@
 Who gives a cell back shortly before its slot begins leaves little time to sell it again. So the
 rent in its price, which is what it costs above the operational cost, goes back only as far as it
 is: by the share of the room that somebody has when the slot begins, and no more than the rent that
-those who bought the cell since pay for it. A buyer that the market moved to other cells pays all
-the same, and counts as if it were there, by the part of its job that it keeps. What the market
+those who bought the cell since pay for it. A buyer that the market moved to other cells, or that
+needs its cells no longer, pays all the same, and counts as if it were there, by the part of its job
+that it pays for. What the market
 itself puts there, or takes off sale, nobody could buy, nor what a slower node has not. It goes back
 whole.
 """
@@ -52,7 +53,8 @@ class ReturnedCell:
     claims: tuple[Claim, ...] = ()
     #: Tasks that had some of it already when it was first given back.
     before: tuple[str, ...] = ()
-    #: By task that bought it since, unless it gave it back: it has it, or was moved elsewhere.
+    #: By task that bought it since and pays for it: it has it, was moved elsewhere, or needs it no
+    #: longer.
     bought: dict[str, Purchase] = field(default_factory=dict[str, Purchase])
     #: It was dearer since, or off sale, if only for a while, and not by who gave it back.
     is_withdrawn: bool = False
@@ -99,10 +101,11 @@ class ReturnedCells:
     def drop(
         self, task_id: str, grid: Grid, *, released: Collection[Cell] = (), left: float = 0.0
     ) -> None:
-        """Note that cells of a task went back on sale: it pays for none of these any more.
+        """Note that cells of a task went back on sale.
 
-        Of what it bought and was moved away from, it pays for the part of its job that is
-        ``left``. One that has no plan at all is failed by the market, which takes nothing for it.
+        Of those that it gave back (``released``) it pays for none any more. Of what it bought and
+        has no longer for another reason, it pays for the part of its job that is ``left``. One
+        that has no plan at all is failed by the market, which takes nothing for it.
         """
         bought = [cell for cell, known in self.cells.items() if task_id in known.bought]
         holders = _list_holders(grid, bought)

@@ -63,7 +63,10 @@ _LEFT_OUT: Mapping[type[Any], tuple[str, ...]] = {
         "late_slots",
     ),
     BidArrived: ("bundle",),
-    CellsReleased: ("refunded", "rest", "paid", "begun", "begun_asks", "slot", "promised"),
+    CellsReleased: (
+        *("refunded", "rest", "paid", "begun", "begun_asks", "slot", "promised"),
+        "paid_share",
+    ),
     GridChange: ("sold_again",),
     ReleasedCells: ("price", "refund", "waits"),
     SlotAdvanced: ("part",),

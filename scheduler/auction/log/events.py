@@ -127,6 +127,9 @@ class CellsReleased:
     #: What its owner was told as it ended the job, a moment before; no less goes back, also where a
     #: cell has begun since.
     promised: int = 0
+    #: Without ``rest``: the part of the job's price that stays paid though it needs these cells no
+    #: longer. So much of what it pays for cells that others had given back stays paid, too.
+    paid_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, Reservation, Snapshot
 from marketplace.auction.resold import settle_rents
 from marketplace.auction.settlement import settle_finished
-from marketplace.jobs.models import EventKind, Job
+from marketplace.fleet.models import Node
+from marketplace.jobs.models import EventKind, FaultOf, Job, SliceStatus
+from marketplace.jobs.services import dispatch_slots, fail_job
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.models import Earning, EarningKind
 from marketplace.payments.selectors import get_earnings, get_house_balances
@@ -34,6 +36,7 @@ from tests import builders, vendor_builders
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
+from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
 
@@ -120,6 +123,38 @@ def test_the_job_is_settled_at_once_and_its_rent_goes_back_as_its_cells_are_sold
     receipt = build_receipt(bid, job=Job.objects.get(pk=job.pk))
     assert sum(micros for *_, micros in receipt.payees) == 600_000
     assert ("The house", "kept of the work that was not done", 12_000) in receipt.payees
+    check_books()
+    check_log(zone)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_buyers_that_need_their_cells_no_longer_pay_for_them_unless_the_house_failed_them(
+    zone, owner, fails
+):
+    bid, _ = cancel_rented(zone, owner)
+    settle_finished(now=NOW)
+    buy_all(owner, zone)
+    begin(zone, 101)
+    now = market.slot_at(zone, 101)
+    Node.objects.update(last_heartbeat_at=now)
+    dispatch_slots(now=now)
+    running = Job.objects.filter(slices__status=SliceStatus.OPEN).order_by("pk")
+    assert running.count() == 4
+    for job in running:
+        if fails:
+            fail_job(job=job, fault=FaultOf.SYSTEM, reason="It is gone.", now=now)
+        else:
+            # It was sold three cells.
+            market.end_slice(job, status=SliceEnd.FINISHED, now=now)
+    refresh_zone(zone=zone, now=now)
+    assert not Reservation.objects.filter(slot__gt=101, released_at=None).exists()
+    shares = LogEntry.objects.filter(kind="CellsReleased").order_by("position")
+    said = [json.loads(entry.event).get("paid_share", 0.0) for entry in shares]
+    assert said == [0.0] + [0.0 if fails else 1.0] * 4
+    begin(zone, 102, 103)
+    assert settle_rents(now=market.slot_at(zone, 103)) == 1
+    back = 98_000 if fails else WAITS
+    assert Bid.objects.get(pk=bid.pk).refund_micros == 294_000 + back
     check_books()
     check_log(zone)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
+from scheduler.auction.audit.give_backs import GiveBackAudit
 from scheduler.auction.audit.verify import verify, verify_public
 from scheduler.auction.engine.give_backs import compute_refund
 from scheduler.auction.log import events
@@ -73,6 +75,35 @@ def test_a_job_is_worth_what_the_rest_of_it_costs_once_its_cells_are_free(change
     released = begin(change, give_back())[-1].outcome
     assert isinstance(released, ReleasedCells)
     assert (released.price, released.refund) == (cost, refund)
+
+
+@pytest.mark.parametrize(
+    ("share", "refunded", "problem"),
+    [
+        (1.0, False, None),
+        (0.5, True, None),
+        (0.6, True, "0.6 of a job's price stays paid, most of which went back"),
+    ],
+)
+def test_a_job_that_is_refunded_for_the_most_part_pays_no_more_than_the_rest(
+    share, refunded, problem
+):
+    event = events.CellsReleased("t", CELLS, paid_share=share, refunded=refunded)
+    audit = GiveBackAudit()
+    found = [audit.find_problem(entry.event, entry.outcome) for entry in begin(event)]
+    assert found == [None] * (len(found) - 1) + [problem]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
+def test_no_more_than_the_price_stays_paid(share):
+    with pytest.raises(ValueError, match="share of the price paid of task t"):
+        begin(events.CellsReleased("t", CELLS, paid_share=share))
+
+
+def test_what_is_given_back_at_its_value_says_no_share_that_stays_paid():
+    begin(give_back())
+    with pytest.raises(ValueError, match="share of the price paid of task t"):
+        begin(give_back(paid_share=0.1))
 
 
 def test_cells_that_the_market_takes_back_say_no_refund():

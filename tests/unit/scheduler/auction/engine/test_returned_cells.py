@@ -67,6 +67,11 @@ def _slow(capacity: float) -> events.NodeChanged:
     return events.NodeChanged(replace(NODE, compute_capacity=capacity))
 
 
+def _end(name: str, cells: tuple[Cell, ...], *, paid_share: float = 1.0) -> events.CellsReleased:
+    """A job needs these of its cells no longer; so much of its price stays paid."""
+    return events.CellsReleased(name, cells, paid_share=paid_share)
+
+
 LATER = (Cell(2, "n"), Cell(3, "n"))
 #: Another's job of later cells, which the market moves.
 OTHER = buy("m", arrival_slot=2, deadline_slot=3)
@@ -122,6 +127,17 @@ def begin_slots(engine: Engine, *slots: int) -> list[tuple[str, int, int, int]]:
         # Unless it gives back what it has there: then it pays for none of them.
         ((buy("b"), move("b", *LATER), events.CellsReleased("b", LATER)), [0, 0]),
         ((buy("b"), move("b", *LATER), events.CellsReleased("b", LATER[:1])), [0, 0]),
+        # One that has done its work and needs no cells any more pays for all of them.
+        ((buy("b"), _end("b", CELLS)), [39, 39]),
+        ((buy("b"), _end("b", CELLS[1:])), [39, 39]),
+        ((ask_less(2.0), buy("b"), _end("b", CELLS)), [20, 20]),
+        ((buy("b"), move("b", *LATER), _end("b", LATER)), [39, 39]),
+        ((buy("b"), move("b", *LATER), _end("b", LATER[1:])), [39, 39]),
+        ((ask_less(1.0), buy("b"), _end("b", CELLS), buy("c")), [20, 20]),
+        # Of 4 that were given back, somebody pays for 2.
+        ((buy("b"), _end("b", CELLS, paid_share=0.8)), [19, 19]),
+        ((buy("b"), move("b", *LATER), _end("b", LATER, paid_share=0.8)), [19, 19]),
+        ((buy("b"), move("b", *LATER), _end("b", LATER, paid_share=0.0)), [0, 0]),
         # Nor does one that has no plan any more: the market fails it.
         ((buy("b"), events.TaskReplanned(replace(buy("b").task, rates={"x": 1.0}), 0)), [0, 0]),
         # Of 4 that were given back, 2 could not be bought while the node was slower.
