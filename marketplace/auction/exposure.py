@@ -18,15 +18,18 @@ from marketplace.payments.selectors import sum_borne
 from marketplace.vendors.selectors import sum_extra_pay, sum_unsold_rent
 from marketplace.warm.overruns import sum_overruns
 
+#: Namespace of the advisory lock of what is borne for an organisation.
+EXPOSURE = "auction.exposure"
+
 
 def find_exposure_left(*, organisation_id: str, now: datetime) -> int:
     """Find what the market may still bear today, in micro-dollars.
 
     An organisation is one as an owner, as a provider and as who runs vendors. Nobody else finds it
-    until the transaction ends, so that no two can use up the same rest. Call after any other lock,
-    and for several organisations in the order of their keys.
+    until the transaction ends, so that no two can use up the same rest. Call after any other lock
+    but those of holds, and for several organisations in the order of their keys.
     """
-    lock_until_commit("auction.exposure", organisation_id)
+    lock_until_commit(EXPOSURE, organisation_id)
     today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     borne = (
         sum_borne(at_fault_id=organisation_id, since=today)

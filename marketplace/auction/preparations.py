@@ -19,6 +19,7 @@ from typing import Any
 from django.db.models import Q
 
 from marketplace.accounts.selectors import share_members
+from marketplace.auction import locks
 from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.exposure import find_exposure_left
@@ -32,6 +33,7 @@ from marketplace.common.durable.selectors import is_begun
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_starts_at
+from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, FaultOf
 from marketplace.jobs.services import add_job_event, fail_job, replace_job_cells
 from marketplace.jobs.work import measure_job_work
@@ -92,10 +94,9 @@ def conclude_preparations(*, now: datetime) -> int:
 
 def _conclude(lane: Lane, preparation_id: str) -> bool:
     """Bring one preparation further; false when there is nothing to do any more."""
-    held = lock_preparation(preparation_id)
+    held, bid = _lock_sale(preparation_id)
     if held.concluded_at is not None:
         return False
-    bid = Bid.objects.get(pk=held.bid_id)
     if held.status == PreparationStatus.ACCEPTED:
         assert held.accepted_at is not None
         # All at once, before a refund locks the wallet alone.
@@ -151,6 +152,15 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
         _find_next_vendor(lane, held, bid)
         return True
     return False
+
+
+def _lock_sale(preparation_id: str) -> tuple[Preparation, Bid]:
+    """Lock a preparation after its job and its bid, both of which may change with it."""
+    found = Preparation.objects.filter(pk=preparation_id)
+    job_id, bid_id = found.values_list("job_id", "bid_id").get()
+    lock_job(job_id)
+    bid = locks.lock_bid(bid_id=bid_id)
+    return lock_preparation(preparation_id), bid
 
 
 def _end_vendor_work(lane: Lane, held: Preparation) -> None:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 from django.core.management import call_command
 from django.db.models import Count, Sum
 
+from marketplace.accounts.models import Organisation
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.exposure import EXPOSURE
 from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
 from marketplace.auction.selectors import annotate_refunds
+from marketplace.common.locks import lock_number
 from marketplace.exports.models import Export
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at as zone_slot
@@ -87,7 +90,11 @@ def _check_answers(world: World) -> None:
     # The express lane's seats are bids without a job.
     won = Bid.objects.filter(status=BidStatus.ADMITTED, dataset__isnull=False)
     admitted = set(won.values_list("pk", flat=True))
-    world.trouble.lock_order.bids_of_jobs |= dict(Job.objects.values_list("pk", "bid_id"))
+    order = world.trouble.lock_order
+    order.bids_of_jobs |= dict(Job.objects.values_list("pk", "bid_id"))
+    order.exposures |= {
+        lock_number(EXPOSURE, pk): pk for pk in Organisation.objects.values_list("pk", flat=True)
+    }
     of_jobs = list(Job.objects.values_list("bid_id", flat=True))
     assert len(of_jobs) == len(set(of_jobs))
     assert admitted == set(of_jobs), admitted ^ set(of_jobs)

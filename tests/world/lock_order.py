@@ -6,11 +6,14 @@ A deadlock needs two transactions at unlucky moments; a lock out of its order sh
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import psycopg
+from django.db import connection
 from psycopg.pq import TransactionStatus
 
 #: Tables whose rows several kinds of acts lock together, in their order.
@@ -32,6 +35,7 @@ _LOCKED = re.compile(
 _FROM = re.compile(r'\bFROM\s+"?(?P<table>\w+)"?', re.IGNORECASE)
 _UPDATED = re.compile(r'^\s*UPDATE\s+"?(?P<table>\w+)"?', re.IGNORECASE)
 _ID = re.compile(r"\b[a-z]+[_-][0-9a-z]{20,}\b")
+_NUMBER = re.compile(r"-?\b\d+\b")
 
 
 class LockOutOfOrder(AssertionError):
@@ -45,12 +49,16 @@ class _Held:
     tables: set[str] = field(default_factory=set)
     jobs: set[str] = field(default_factory=set)
     bids: set[str] = field(default_factory=set)
+    #: Organisations of which it has read what the market may still bear.
+    exposures: set[str] = field(default_factory=set)
 
 
 @dataclass
 class LockOrder:
     #: The bid of each job. The lane has many jobs, each before its own bid.
     bids_of_jobs: dict[str, str] = field(default_factory=dict)
+    #: Organisations by the number of the lock of what is borne for them.
+    exposures: dict[int, str] = field(default_factory=dict)
     _held: WeakKeyDictionary[psycopg.Connection[Any], _Held] = field(
         default_factory=WeakKeyDictionary
     )
@@ -66,6 +74,8 @@ class LockOrder:
         if conn.info.transaction_status == TransactionStatus.IDLE:
             self._held[conn] = _Held()
         held = self._held.setdefault(conn, _Held())
+        if "pg_advisory_xact_lock" in text:
+            self._note_exposures(values, held)
         for table, waits in _find_locks(text):
             ids = set(_ID.findall(f"{text} {values!r}"))
             if waits:
@@ -76,10 +86,23 @@ class LockOrder:
             if table == "jobs_job":
                 held.jobs |= ids
 
+    def _note_exposures(self, values: object, held: _Held) -> None:
+        for number in map(int, _NUMBER.findall(repr(values))):
+            organisation = self.exposures.get(number)
+            if organisation is None:
+                continue
+            if organisation < max(held.exposures, default=""):
+                raise LockOutOfOrder(f"what is borne for {organisation} is locked after others'")
+            held.exposures.add(organisation)
+
     def _check(self, table: str, ids: set[str], held: _Held, text: str) -> None:
         if table == "jobs_slice" and " IN (" in text and "jobs_job" not in held.tables:
             # One alone may be written; several are waited for with others in hand.
             raise LockOutOfOrder(f"slices are locked without their jobs: {text[:200]}")
+        # A hold is not locked without its accounts.
+        is_last = table == "payments_hold" or table in held.tables
+        if held.exposures and table in ORDER and not is_last:
+            raise LockOutOfOrder(f"{table} is locked after what is borne: {text[:200]}")
         if table not in ORDER or table in held.tables - {"jobs_job"}:
             return
         later = held.tables & set(ORDER[ORDER.index(table) + 1 :])
@@ -90,6 +113,23 @@ class LockOrder:
                 raise LockOutOfOrder(f"{early} are locked after their bids: {text[:200]}")
         if later and table not in held.tables:
             raise LockOutOfOrder(f"{table} is locked after {', '.join(later)}: {text[:200]}")
+
+
+@contextmanager
+def watch_locks(order: LockOrder) -> Iterator[None]:
+    """Note each statement of the block on this thread's connection.
+
+    Raises
+    ------
+    LockOutOfOrder
+    """
+
+    def watch(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        order.note(connection.connection, sql, params)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        yield
 
 
 def _find_locks(text: str) -> list[tuple[str, bool]]:

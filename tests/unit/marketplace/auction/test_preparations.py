@@ -14,13 +14,15 @@ import time_machine
 from django.db.models import F
 from django.test import Client
 
+from marketplace.auction import preparations
 from marketplace.auction.bidding.job_request import JobRequest
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.cancelling import cancel_sold_job
-from marketplace.auction.exposure import find_exposure_left
+from marketplace.auction.exposure import EXPOSURE, find_exposure_left
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.preparations import conclude_preparations
@@ -32,6 +34,7 @@ from marketplace.common.durable.locks import take_due_work
 from marketplace.common.durable.run import run_due_work
 from marketplace.common.durable.services import NewWork, enqueue_work
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.locks import lock_number
 from marketplace.common.models import DurableWork
 from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
@@ -49,14 +52,15 @@ from marketplace.vendors.handover import PREPARE
 from marketplace.vendors.kinds import WORK
 from marketplace.vendors.kinds.automatic import AutomaticWork
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
-from marketplace.vendors.selectors import sum_extra_pay
+from marketplace.vendors.selectors import sum_extra_pay, sum_unsold_rent
 from tests import builders
 from tests import market_builders as market
 from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.unit.marketplace.auction.test_resold import check_log
-from tests.unit.marketplace.common.threads import at_once
+from tests.unit.marketplace.common.threads import at_once, in_between
 from tests.vendor_builders import chat, clock, prepare_next, sell, upload
+from tests.world.lock_order import LockOrder, watch_locks
 from workers.protocol.reports import SliceEnd
 
 pytestmark = pytest.mark.django_db
@@ -537,6 +541,56 @@ def test_what_a_next_vendor_asks_more_is_borne_up_to_the_days_limit(zone, owner,
     assert sum_extra_pay(organisation_id=cheap.organisation.pk, since=now + timedelta(days=1)) == 0
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_rent_first", [False, True])
+def test_what_two_zones_bear_at_once_stays_within_the_days_limit(
+    zone, owner, settings, monkeypatch, is_rent_first
+):
+    """In one a vendor's small data spare a cell that begins soon, in the other it failed."""
+    settings.HOUSE_BEARS_MICROS_PER_DAY = 900_000
+    other = build.zone()
+    failing = build.vendor(other, "Cheap", kind=VendorKind.HUMAN)
+    vendor = build.vendor(zone, of=failing.organisation)
+    build.vendor(other, "Dear", minimum_micros=900_000)
+    market.price_rent(zone, market.node(zone))
+    market.node(other)
+    sell(owner, zone)
+    sell(owner, other, preparation={"kinds": ["human", "automatic"]}, epochs=1)
+    assert prepare_next(clock=clock)
+    # Each as late as it can be, and before its own first cell.
+    early, late = market.slot_at(zone, 101), slot_starts_at(other, 103)
+    order = LockOrder(
+        exposures={lock_number(EXPOSURE, failing.organisation_id): failing.organisation_id}
+    )
+
+    def conclude(which, now):
+        Node.objects.filter(zone=which).update(last_heartbeat_at=now)
+        with watch_locks(order), enter_lane(zone=which, now=now) as lane:
+            held = Preparation.objects.get(job__zone=which)
+            return preparations._conclude(lane, held.pk)
+
+    acts = [(other, late), (zone, early)]
+    first, second = acts[::-1] if is_rent_first else acts
+    find_left = preparations.find_exposure_left
+    with in_between(lambda: conclude(*second)) as start:
+
+        def find_then_meet(**terms):
+            left = find_left(**terms)
+            if not met:
+                met.append(None)
+                met[0] = start()
+            return left
+
+        met = []
+        monkeypatch.setattr(preparations, "find_exposure_left", find_then_meet)
+        assert conclude(*first)
+    assert met[0].result()
+    rent = sum_unsold_rent(organisation_id=vendor.organisation_id, since=NOW)
+    extra = sum_extra_pay(organisation_id=failing.organisation_id, since=NOW)
+    assert (rent, extra) == ((98_000, 0) if is_rent_first else (20_000, 880_000))
+    assert check_ledger().balanced
 
 
 def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):

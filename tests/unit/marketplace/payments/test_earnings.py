@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from django.db import connection
 
 from marketplace.common.errors import Conflict, NotFound
 from marketplace.payments.earning_sums import find_wrong_sums
@@ -30,7 +29,7 @@ from marketplace.payments.services import (
 from tests import builders
 from tests.audits import alter_row
 from tests.builders import NOW
-from tests.world.lock_order import LockOrder
+from tests.world.lock_order import LockOrder, watch_locks
 
 pytestmark = pytest.mark.django_db
 
@@ -85,14 +84,8 @@ def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> 
 
 def test_charging_and_sharing_out_at_once_locks_money_in_its_order(owner, provider) -> None:
     builders.hold_funds(organisation=owner, amount_micros=1_000_000, reference="one")
-    order = LockOrder()
-
-    def watch(execute, sql, params, many, context):
-        order.note(connection.connection, sql, params)
-        return execute(sql, params, many, context)
-
     split = builders.cost_split(Share(provider.pk, 600_000))
-    with connection.execute_wrapper(watch):
+    with watch_locks(LockOrder()):
         charge_and_distribute(hold_reference="one", charge_micros=600_000, split=split, now=NOW)
     [earning] = Earning.objects.all()
     assert (earning.organisation_id, earning.amount_micros) == (provider.pk, 600_000)

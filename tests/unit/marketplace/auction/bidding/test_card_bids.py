@@ -7,7 +7,6 @@ from dataclasses import MISSING, fields, replace
 from datetime import timedelta
 
 import pytest
-from django.db import connection
 
 from marketplace.auction.bidding.card_bids import (
     authorise_bid,
@@ -27,7 +26,7 @@ from marketplace.payments.models import CallKind, CardPayment, GatewayCall, Paym
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from tests.world.lock_order import LockOrder
+from tests.world.lock_order import LockOrder, watch_locks
 
 pytestmark = pytest.mark.django_db
 
@@ -111,13 +110,7 @@ def test_the_card_payment_is_locked_before_the_wallet_when_its_job_is_settled(as
     cancel_job(job=job, cancelled_by=None, now=NOW)
     assert settle_job(job=job, now=NOW) is None
     refresh_zone(zone=asked.zone, now=NOW)
-    order = LockOrder()
-
-    def watch(execute, sql, params, many, context):
-        order.note(connection.connection, sql, params)
-        return execute(sql, params, many, context)
-
-    with connection.execute_wrapper(watch):
+    with watch_locks(LockOrder()):
         due = settle_job(job=job, now=NOW)
     assert due is not None
     assert due.refund_micros > 0
