@@ -13,6 +13,7 @@ from django.db.models import Sum
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.locks import lock_until_commit
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.models import MICROS_PER_CENT, CardPayment, CardRefund, PaymentStatus
 from marketplace.payments.stripe_gateway import CARD_MAX_CENTS
@@ -73,8 +74,10 @@ def check_payments_of_day(organisation: Organisation, amount_cents: int, *, now:
 def find_refund_problem(payment: CardPayment, amount_cents: int, *, now: datetime) -> str:
     """Why the day's limit lets no such amount go back to cards; empty: it does.
 
-    Call while holding the organisation's wallet.
+    Call while holding the organisation's wallet, and after any other lock: nobody else sends money
+    back until the transaction ends, so that no two use up what is left for all.
     """
+    lock_until_commit("payments", "card_refunds")
     organisation = payment.organisation
     since = CardRefund.objects.filter(asked_at__gt=now - DAY)
     own = since.filter(payment__organisation=organisation)

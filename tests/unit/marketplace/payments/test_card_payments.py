@@ -1,7 +1,8 @@
 """Cards fill wallets and pay bids: each amount once, whatever fails on the way."""
 
+from concurrent.futures import Future
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
 from marketplace.common.models import DurableWork
-from marketplace.payments import stripe_doubts
+from marketplace.payments import card_refunds, stripe_doubts
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_limits import PAYMENTS_A_DAY, REFUNDS_A_DAY
 from marketplace.payments.card_payments import cancel_payment, refresh_payment, start_payment
@@ -53,6 +54,7 @@ from tests import builders
 from tests.builders import NOW
 from tests.durable_work import apply_events, make_calls
 from tests.stand_in import GatewayControl
+from tests.unit.marketplace.common.threads import in_between
 
 pytestmark = pytest.mark.django_db
 
@@ -672,6 +674,36 @@ def test_cards_pay_and_take_back_so_often_a_day(cards: GatewayControl, buyer: Or
         return_to_card(payment_id=first.pk, amount_cents=1, reference=f"{number}", now=NOW)
     with pytest.raises(Conflict, match="10 times a day"):
         return_to_card(payment_id=first.pk, amount_cents=1, reference="one more", now=NOW)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_who_send_money_back_at_once_stay_within_the_days_limit_of_all(
+    cards: GatewayControl, buyer: Organisation, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.CARD_BACK_ALL_CENTS = 700
+    own, other = (
+        _pay(cards, _top_up(each, key=f"form-{each.pk}"))
+        for each in (buyer, builders.organisation())
+    )
+    find = card_refunds.find_refund_problem
+
+    def send(payment: CardPayment) -> CardRefund:
+        return return_to_card(payment_id=payment.pk, amount_cents=400, reference="a", now=NOW)
+
+    with in_between(lambda: send(other)) as start:
+        met: list[Future[CardRefund]] = []
+
+        def find_then_meet(payment: CardPayment, amount_cents: int, *, now: datetime) -> str:
+            problem = find(payment, amount_cents, now=now)
+            if payment.pk == own.pk:
+                met.append(start())
+            return problem
+
+        monkeypatch.setattr(card_refunds, "find_refund_problem", find_then_meet)
+        send(own)
+    with pytest.raises(Conflict, match="Nothing more goes back to cards today"):
+        met[0].result()
+    assert CardRefund.objects.get().payment == own
 
 
 def test_a_refund_above_the_days_limit_goes_into_the_wallet(
