@@ -40,9 +40,8 @@ def in_between(call: Callable[[], Any]) -> Iterator[Callable[[], Future[Any]]]:
 
             def run() -> Any:
                 try:
-                    with connection.cursor() as cursor:
-                        cursor.execute("SELECT pg_backend_pid()")
-                        known.append(cursor.fetchone()[0])
+                    connection.ensure_connection()
+                    known.append(connection.connection.info.backend_pid)
                     begun.set()
                     return call()
                 finally:
@@ -60,5 +59,5 @@ def in_between(call: Callable[[], Any]) -> Iterator[Callable[[], Future[Any]]]:
 
 def _waits(pid: int) -> bool:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [pid])
-        return cursor.fetchone()[0]
+        cursor.execute("SELECT 1 WHERE cardinality(pg_blocking_pids(%s)) > 0", [pid])
+        return cursor.fetchone() is not None
