@@ -49,13 +49,13 @@ def release_cells(zone: ZoneState, event: CellsReleased) -> ReleasedCells:
 def _drop_purchases(
     zone: ZoneState, event: CellsReleased, held: TaskHolding | None, released: Sequence[Cell]
 ) -> None:
-    """Note what a task that gives cells back pays still of others that had been given back."""
+    """Note what a task that gives cells back still pays for others that had been given back."""
     if event.rest is None:
-        # Nothing goes back for these cells either: it pays for them as far as for the job.
+        # Nothing goes back for these cells: the task still pays for them what it pays for the job.
         zone.returned.drop(event.task_id, zone.grid, left=event.paid_share)
         return
-    coming = [] if held is None else held.each()
-    coming = [hold for hold in coming if hold.cell.slot >= event.rest.arrival_slot]
+    first_slot = event.rest.arrival_slot
+    coming = [hold for hold in held.each() if hold.cell.slot >= first_slot] if held else []
     gone = set(released)
     whole = math.fsum(hold.rate for hold in coming)
     left = math.fsum(hold.rate for hold in coming if hold.cell not in gone)

@@ -5,9 +5,8 @@ rent in its price, which is what it costs above the operational cost, goes back 
 is: by the share of the room that somebody has when the slot begins, and no more than the rent that
 those who bought the cell since pay for it. A buyer that the market moved to other cells, or that
 needs its cells no longer, pays all the same, and counts as if it were there, by the part of its job
-that it pays for. What the market
-itself puts there, or takes off sale, nobody could buy, nor what a slower node has not. It goes back
-whole.
+that it pays for. What the market itself puts there, or takes off sale, nobody could buy, nor what a
+slower node has not. It goes back whole.
 """
 
 from __future__ import annotations
