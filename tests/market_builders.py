@@ -78,6 +78,7 @@ _number = count(1)
 def zone(*, name: str | None = None, **terms: Any) -> Zone:
     terms.setdefault("work_costs", WORK_COSTS)
     terms.setdefault("tokenizer_source", "bundled:finetender-tiny")
+    slot_s = terms.pop("slot_s", SLOT_S)
     made = ensure_zone(
         name=name or f"zone-{next(_number)}",
         base_model=ZoneModel(
@@ -89,14 +90,26 @@ def zone(*, name: str | None = None, **terms: Any) -> Zone:
             reference_sequence_length=terms.pop("reference_sequence_length", None),
         ),
         slots=ZoneSlots(
-            length_s=SLOT_S,
+            length_s=slot_s,
             horizon=terms.pop("horizon_slots", HORIZON_SLOTS),
-            epoch_at=NOW - timedelta(seconds=100 * SLOT_S),
+            epoch_at=NOW - timedelta(seconds=100 * slot_s),
         ),
         now=NOW,
         **terms,
     )
     gpu_type("cpu")
+    return made
+
+
+def rates_zone() -> Zone:
+    """Three providers of one node each in a zone that posts rates, one at three times the ask.
+
+    A slot is ten minutes, so that a block of rates is eight.
+    """
+    settings = {"posts_rates": True, "holding_limit": False}
+    made = zone(slot_s=600, horizon_slots=12, policy_settings=settings)
+    for ask in (1, 1, 3):
+        node(made, ask_micros=4 * ask * CELL_MICROS, self_test_speed=400.0 / made.slot_s)
     return made
 
 

@@ -222,6 +222,33 @@ def find_unit_fee_in_force(zone: Zone) -> float:
     return find_unit_fee(zone) if found is None else found
 
 
+@dataclass(frozen=True, slots=True)
+class SettingsStart:
+    """From when a zone's settings hold; ``None``: they do, or would at once."""
+
+    #: What was set last.
+    wanted_at: datetime | None
+    #: What would be set now.
+    next_change_at: datetime | None
+
+
+def load_settings_start(zone: Zone, *, now: datetime) -> SettingsStart:
+    """From when on prices follow the zone's settings, by the rules that wait in its log."""
+    with books.read_book(zone=zone, now=now) as book:
+        engine = book.engine
+        is_written = books.replace_zone_settings(engine.wanted_rules, zone=zone)
+        day, next_day = engine.wanted_day, engine.next_change_day
+        if is_written != engine.wanted_rules:
+            # The lane writes it as it next comes by.
+            day = next_day
+        day_slots = engine.rules.day_slots
+
+    def find_start(at: int | None) -> datetime | None:
+        return None if at is None else slot_starts_at(zone, at * day_slots)
+
+    return SettingsStart(find_start(day), find_start(next_day))
+
+
 def get_policy_in_force(zone: Zone) -> str:
     """The policy that prices the zone's next bid."""
     found = Pricing.objects.filter(zone=zone).values_list("policy", flat=True).first()

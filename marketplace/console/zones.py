@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from marketplace.accounts.oversight import REASON_MAX, read_reason
 from marketplace.auction.models import Bid, BidStatus, MarketHead
-from marketplace.auction.selectors import list_zone_pricing
+from marketplace.auction.selectors import list_zone_pricing, load_settings_start
 from marketplace.common import clock
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.models import ABSENT, Node, NodeStatus, Zone, ZoneChange
@@ -135,7 +135,8 @@ def _set(
             reason=reason,
             expected=expected,
         )
-        messages.success(request, "Set. The lane writes it to its log before the next decision.")
+        said = "Set. The lane logs it before the next decision; below stands when prices follow it."
+        messages.success(request, said)
     return redirect("operator_zone", zone_name=zone.name)
 
 
@@ -178,6 +179,7 @@ def _load_zone(zone: Zone) -> dict[str, Any]:
         .order_by("-pk")[:CHANGES_SHOWN]
     )
     return {
+        "start": load_settings_start(zone, now=clock.now()),
         "head": MarketHead.objects.filter(zone=zone).first(),
         "nodes": nodes.select_related("provider__organisation").order_by("name")[:NODES_SHOWN],
         "pending": Bid.objects.filter(zone=zone, status=BidStatus.PENDING).count(),

@@ -22,6 +22,7 @@ from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.engine.receipts import check_receipts, follow_bundle, settle_receipts
 from scheduler.auction.engine.seats import check_seats
+from scheduler.auction.engine.waiting_rules import RULES_AFTER
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.chain import ChainEntry, chain_entry
 from scheduler.auction.log.codec import rules_to_json
@@ -315,6 +316,16 @@ class Engine:
     def wanted_rules(self) -> ZoneRules:
         """The rules in force, or the last of those that wait for the day from which they hold."""
         return self._zone.waiting[-1][1] if self._zone.waiting else self._zone.rules
+
+    @property
+    def wanted_day(self) -> int | None:
+        """The day after whose first beat ``wanted_rules`` hold; ``None`` where they do."""
+        return self._zone.waiting[-1][0] + RULES_AFTER if self._zone.waiting else None
+
+    @property
+    def next_change_day(self) -> int | None:
+        """The day after whose first beat rules hold that are changed now; ``None``: at once."""
+        return None if self._zone.takes_rules_at_once else self.today + RULES_AFTER
 
     @property
     def next_rules(self) -> ZoneRules:

@@ -322,12 +322,17 @@ class ZoneState:
             if getattr(rules, name) != getattr(self.rules, name):
                 raise ValueError(f"{name} cannot change: the log began with it")
         make_policy(rules, self._policies)
-        is_first_day = self.grid.first_slot < self.rules.first_slot + self.rules.day_slots
-        if is_first_day and self.day.day is None and self.day.promise is None:
+        if self.takes_rules_at_once:
             self._take_rules(rules)
         else:
             self.waiting = add_waiting(self.waiting, rules, in_force=self.rules, today=self.today)
             self.rules = take_charges(self.rules, rules)
+
+    @property
+    def takes_rules_at_once(self) -> bool:
+        """Whether changed rules hold now: on a log's first day, while no day is promised."""
+        is_first_day = self.grid.first_slot < self.rules.first_slot + self.rules.day_slots
+        return is_first_day and self.day.day is None and self.day.promise is None
 
     def find_next_rules(self) -> ZoneRules:
         """Give the rules that hold from the next beat on, unless others are changed by then."""

@@ -362,6 +362,8 @@ def test_a_change_is_shown_before_it_is_set(operator, zone):
     text = read_text(operator.post(f"/operator/zones/{zone.name}", form | {"do": "review"}))
     assert "This would change" in text
     assert "House fee as built 2.5" in text
+    # On the first day of a zone's log.
+    assert "This would change at once" in text
     zone.refresh_from_db()
     assert zone.settings == {}
     assert ZoneChange.objects.count() == 0
