@@ -13,8 +13,11 @@ _FETCH_ROWS = 2000
 
 def iterate_logged_bids(
     *, zone_id: str, first: int, last: int, every: int
-) -> Iterator[tuple[str, bool]]:
-    """The events of bids at every n-th position of a zone's log, as JSON text; which won."""
+) -> Iterator[tuple[str, bool, float | None]]:
+    """The bids at every n-th position of a zone's log: event as JSON text, has it won, its price.
+
+    Where no plan had a price there is none.
+    """
     with connection.cursor() as cursor:
         cursor.execute(_LOGGED_BIDS, [first, last, every, zone_id])
         while rows := cursor.fetchmany(_FETCH_ROWS):
@@ -35,7 +38,8 @@ AND event LIKE '%%"refunded":true%%'
 """
 
 _LOGGED_BIDS = """
-SELECT entry.event, starts_with(entry.outcome, '{"admitted":true')
+SELECT entry.event, starts_with(entry.outcome, '{"admitted":true'),
+(entry.outcome::jsonb ->> 'winning_price')::float8
 FROM generate_series(%s::bigint, %s::bigint, %s::bigint) AS wanted (position)
 JOIN auction_logentry AS entry ON entry.zone_id = %s AND entry.position = wanted.position
 WHERE entry.kind = 'BidArrived'

@@ -14,11 +14,6 @@ def compute_commitment(*, bid: float, salt: str) -> str:
     return _commit(serialize_canonical(float(bid)), salt=salt)
 
 
-def commit_owner(owner: str, *, salt: str) -> str:
-    """Give what stands for a bid's owner in the chain."""
-    return _commit(f"owner|{owner}", salt=salt)
-
-
 def commit_private(hidden: Mapping[str, Any], *, salt: str) -> str:
     """Give what stands in the chain for the parts of a decision that tell of its bid."""
     return _commit(serialize_canonical(hidden), salt=salt)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .canonical_json import serialize_canonical
-from .commitments import commit_owner, commit_private, compute_commitment
+from .commitments import commit_private, compute_commitment
 
 #: The form of the log that this program writes and reads.
 LOG_VERSION = 3
@@ -44,20 +44,14 @@ def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> 
         if "private_commitment" not in outcome:
             hidden = {name: outcome.pop(name) for name in PRIVATE_PARTS if name in outcome}
             outcome["private_commitment"] = commit_private(hidden, salt=salt)
-    elif "private" in event:
-        hidden = {"private": event["private"], "salt": event["salt"]}
-        event = {name: value for name, value in event.items() if name not in hidden}
-        event["private_commitment"] = digest(hidden)
     return {"event": event, "outcome": outcome}
 
 
 def _hide_amount(task: Mapping[str, Any], *, salt: str) -> dict[str, Any]:
-    """Give a task with commitments in place of its bid and its owner, if it shows them."""
+    """Give a task with a commitment in place of its bid, if it shows that."""
     shown = dict(task)
     if "bid" in shown:
         shown["bid_commitment"] = compute_commitment(bid=shown.pop("bid"), salt=salt)
-        if "owner" in shown:
-            shown["owner_commitment"] = commit_owner(shown.pop("owner"), salt=salt)
     return shown
 
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 
 from scheduler.auction.prices import Settings
-from scheduler.experiments.auction.run import make_rules, run_policy
+from scheduler.experiments.auction.run import decide_days, make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
 from tests.benchmarks.smallest import add_smallest
 
@@ -29,14 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     full = Scenario("day", nodes=round(200 * scale), bids_per_slot=80 * scale)
     small = Scenario("warm", nodes=2, bids_per_slot=1.0)
     for policy, goal in GOALS_S.items():
-        run_policy(
-            small, small.day(0), rules=make_rules(small, policy), settings=Settings(iterations=2)
+        rules = make_rules(small, policy)
+        run_policy(small, small.day(0), rules=rules, settings=Settings(iterations=2))
+        rules = make_rules(full, policy)
+        past = (
+            decide_days(full, [full.day(1), full.day(2)], rules=rules)
+            if policy == "lagrangian"
+            else ()
         )
         found = run_policy(
-            full,
-            full.day(0),
-            rules=make_rules(full, policy),
-            past_days=[full.day(1), full.day(2)] if policy == "lagrangian" else (),
+            full, full.day(0), rules=rules, past_days=decide_days(full, past, rules=rules)
         )
         print(
             json.dumps(

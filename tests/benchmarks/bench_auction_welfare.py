@@ -17,7 +17,7 @@ from statistics import fmean
 from scheduler.experiments.auction.bounds import lagrangian_bound, make_capacity
 from scheduler.experiments.auction.experiments import trace_setting
 from scheduler.experiments.auction.quality import Setting, like, settings
-from scheduler.experiments.auction.run import make_rules, run_policy
+from scheduler.experiments.auction.run import decide_days, make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.experiments.tiers.traces import read_trace
 
@@ -78,13 +78,9 @@ def measure(setting: Setting, *, seed: int) -> float:
         slots=scenario.slots,
     )
     bound = lagrangian_bound(tasks, supply, iterations=BOUND_STEPS).value
-    day = run_policy(
-        scenario,
-        tasks,
-        rules=make_rules(scenario, "lagrangian"),
-        past_days=setting.history(seed),
-        seed=seed,
-    )
+    rules = make_rules(scenario, "lagrangian")
+    past = decide_days(scenario, setting.history(seed), rules=rules, seed=seed)
+    day = run_policy(scenario, tasks, rules=rules, past_days=past, seed=seed)
     return day.welfare / bound
 
 

@@ -14,7 +14,7 @@ from scheduler.auction.prices.descent import compute_dual_value
 from scheduler.auction.prices.solve import find_node_prices
 from scheduler.auction.prices.type_pools import pool_by_type
 from scheduler.experiments.auction.bounds import lagrangian_bound, make_capacity
-from scheduler.experiments.auction.run import make_rules, run_policy
+from scheduler.experiments.auction.run import decide_days, make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Task
 
@@ -35,14 +35,11 @@ def _capacity(scenario: Scenario) -> Supply:
 def _day(scenario: Scenario, seed: int) -> tuple[float, float]:
     """Give a day's welfare and the bound on it."""
     tasks = BUSY.day(seed)
-    found = run_policy(
-        scenario,
-        tasks,
-        rules=make_rules(scenario, "lagrangian"),
-        past_days=[BUSY.day(100 + seed), BUSY.day(200 + seed)],
-        seed=seed,
-        settings=Settings(futures=2),
+    rules, quick = make_rules(scenario, "lagrangian"), Settings(futures=2)
+    past = decide_days(
+        BUSY, [BUSY.day(100 + seed), BUSY.day(200 + seed)], rules=rules, seed=seed, settings=quick
     )
+    found = run_policy(scenario, tasks, rules=rules, past_days=past, seed=seed, settings=quick)
     return found.welfare, lagrangian_bound(tasks, _capacity(scenario)).value
 
 

@@ -175,7 +175,7 @@ class MarketNowView(MarketView):
 class TranscriptView(MarketView):
     """The zone's whole log as JSON lines, to be replayed by ``python -m scheduler verify``.
 
-    Bids stand in it as salted commitments, so that everything but what others bid can be checked.
+    Bids stand in it as salted commitments. All else can be checked, every price among it.
     Operators get the bids too, and so do all callers where ``PUBLISH_BIDS`` is set.
     """
 

@@ -67,7 +67,7 @@ def post_first_rates(lane: Lane) -> bool:
 
 def _post(lane: Lane, rates: events.RatesPosted) -> bool:
     """Write rates to the log if a verifier will accept them; whether it will."""
-    problem = find_rates_problem(lane.book.engine, rates, find_days=lambda *_: None, won=())
+    problem = find_rates_problem(lane.book.engine, rates, find_days=lambda *_: (), won=())
     if problem is not None:
         log.error("zone %s: rates are not posted: %s", lane.zone.name, problem)
         return False

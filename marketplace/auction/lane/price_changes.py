@@ -182,5 +182,5 @@ def _apply_waiting(lane: Lane, pricing: Pricing, waiting: str, beat: Beat) -> st
 
 def compute_gain(solved: events.PricesSolved) -> float | None:
     """Share of the dual value that solving took off; ``None`` where nothing was expected."""
-    before = float(solved.private["dual_value_before"])
-    return 1.0 - float(solved.private["dual_value"]) / before if before > 0 else None
+    before = float(solved.inputs["dual_value_before"])
+    return 1.0 - float(solved.inputs["dual_value"]) / before if before > 0 else None

@@ -18,6 +18,7 @@ from marketplace.fleet.models import Zone
 from scheduler.auction.log.codec import value_from_json
 from scheduler.auction.prices.beats import SeenBids
 from scheduler.auction.prices.forecast_span import ForecastSpan, find_sampling
+from scheduler.auction.prices.worths import price_task
 from scheduler.types import Task
 
 
@@ -25,10 +26,11 @@ def load_past_bids(*, zone: Zone, span: ForecastSpan, position: int) -> SeenBids
     """The bids of a span, as the log has them up to a position."""
     first = _find_first_position(zone, span.decided_from, last=position)
     decided = _list_decided(zone, first, position, find_sampling(first=first, last=position))
+    refunded = list_logged_refunds(zone_id=zone.pk, first=first, last=position)
     return SeenBids(
         tasks=[task for task, _ in decided],
-        won=frozenset(task.id for task, has_won in decided if has_won)
-        - list_logged_refunds(zone_id=zone.pk, first=first, last=position),
+        won=frozenset(task.id for task, has_won in decided if has_won) - refunded,
+        refunded=refunded,
         first_position=first,
     )
 
@@ -53,8 +55,9 @@ def _find_first_position(zone: Zone, slot: int, *, last: int) -> int:
 
 
 def _list_decided(zone: Zone, first: int, last: int, every: int) -> list[tuple[Task, bool]]:
-    """The bids at every n-th position, each with whether it won."""
+    """The bids at every n-th position with their prices, and whether each won."""
     logged = iterate_logged_bids(zone_id=zone.pk, first=first, last=last, every=every)
     return [
-        (value_from_json(Task, json.loads(event)["task"]), has_won) for event, has_won in logged
+        (price_task(value_from_json(Task, json.loads(event)["task"]), price), has_won)
+        for event, has_won, price in logged
     ]

@@ -89,7 +89,7 @@ def _solve(head: MarketHead) -> events.PricesSolved | None:
     seen = load_past_bids(zone=head.zone, span=choose_beat_span(state), position=state.position)
     if is_idle(state, seen):
         return None
-    solved = solve_for_beat(state, load=lambda _: seen, salt=books.get_commitment_salt())
+    solved = solve_for_beat(state, load=lambda _: seen)
     for name, table in (("compute", solved.compute_price), ("memory", solved.memory_price)):
         for node_id, row in table.items():
             if not all(math.isfinite(price) and price >= 0 for price in row):

@@ -35,15 +35,19 @@ class KnownFault:
     #: What it says that a replay finds.
     rule: str
     off_by: Mapping[str, float]
-    #: What this replay found; ``None`` where it found nothing, as it may where bids are left out.
+    #: What this replay found; ``None`` where it found nothing, as it may where the log begins with
+    #: a snapshot.
     found: str | None
     #: Whether this replay worked the amounts out too.
     measured: bool
 
     def __str__(self) -> str:
         amounts = ", ".join(f"{kind} {amount:.6g}" for kind, amount in self.off_by.items())
-        seen = self.found or "nothing; some faults show only where bids are known"
-        checked = "worked out again" if self.measured else "not worked out again without bids"
+        seen = (
+            self.found
+            or "nothing; the bids that its prices are made of may stand before this log begins"
+        )
+        checked = "worked out again" if self.measured else "not worked out again"
         return (
             f"entry {self.position} is wrong, as entry {self.named_at} says: {self.problem} "
             f"Rule: {self.rule}. Prices are off by at most: {amounts or 'nothing'} ({checked}). "
@@ -57,7 +61,7 @@ class WrongPrices:
 
     rule: str
     #: By kind of price, how far the furthest is from what follows from the log at this place;
-    #: ``None`` where that cannot be told, as bids are not known.
+    #: ``None`` where that cannot be told, as its bids stand before the log begins.
     off_by: Mapping[str, float] | None
 
 

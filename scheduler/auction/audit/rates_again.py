@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scheduler.auction.audit.faults import measure_difference
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import RatesPosted
 from scheduler.auction.prices.counted_bids import take_charges_off
@@ -24,11 +25,10 @@ from scheduler.auction.prices.rate_inputs import (
     find_rates_of_joined,
     read_row,
 )
-from scheduler.types import Task
+from scheduler.types import NodeRate, Task
 
-#: Gives the bids of the past days of a span that an event's inputs name, by day; ``None`` where
-#: bids are not known.
-FindDays = Callable[[Mapping[str, Any], ForecastSpan], Sequence[Sequence[Task]] | None]
+#: Gives the bids of the past days of a span that an event's inputs name, by day.
+FindDays = Callable[[Mapping[str, Any], ForecastSpan], Sequence[Sequence[Task]]]
 #: Inputs of nodes that joined after the day's rates were posted.
 _JOINED = ("joined", "joined_rows")
 
@@ -44,7 +44,6 @@ def find_rates_problem(
         As it is before the event.
     event : RatesPosted
     find_days : callable
-        Where it gives none, rates of past days are taken as they stand.
     won : collection of str
         Ids of bids admitted before.
 
@@ -127,7 +126,7 @@ def make_rates_of_place(
             past_days=int(rules.settings.get("past_days", PAST_DAYS)),
         )
         if span.past_starts:
-            found = find_days(name_bids(span), span) or ()
+            found = find_days(name_bids(span), span)
             days += [take_charges_off(day, rules) for day in found]
     rates = find_rates_of(inputs, past_days=days, day_slots=day_slots, won=won)
     return RatesPosted(day_start, terms.block_slots, day_slots, rates, inputs)
@@ -173,11 +172,20 @@ def _find_value_problem(
             return "the past days of the rates are not those that they have to look at"
         if span.past_starts:
             found = find_days(inputs, span)
-            if found is None:
-                return None
             days += [take_charges_off(day, engine.rules) for day in found]
     made = find_rates_of(inputs, past_days=days, day_slots=event.day_slots, won=won)
     for node_id in sorted(made.keys() | event.rates.keys()):
-        if event.rates.get(node_id) != made.get(node_id):
+        logged, follows = event.rates.get(node_id), made.get(node_id)
+        if logged is None or follows is None or measure_rates(logged, follows) > 0:
             return f"the rate of node {node_id} does not follow from what it names"
     return None
+
+
+def measure_rates(logged: NodeRate, follows: NodeRate) -> float:
+    """Give the largest difference between two rates; 0 for one of last digits."""
+    return measure_difference({"": list_amounts(logged)}, {"": list_amounts(follows)})
+
+
+def list_amounts(rate: NodeRate) -> tuple[float, ...]:
+    """Give a rate's ask, floor and blocks."""
+    return (rate.ask, rate.floor, *rate.by_block)

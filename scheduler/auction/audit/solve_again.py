@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 
 from scheduler.auction.audit.faults import WrongPrices, measure_difference, measure_prices
-from scheduler.auction.audit.rates_again import find_rates_problem, make_rates_of_place
+from scheduler.auction.audit.rates_again import (
+    find_rates_problem,
+    list_amounts,
+    make_rates_of_place,
+)
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import (
     BidArrived,
@@ -39,8 +43,9 @@ from scheduler.auction.prices.beats import (
 )
 from scheduler.auction.prices.forecast_span import ForecastSpan, find_sampling
 from scheduler.auction.prices.solve import SOLVER
+from scheduler.auction.prices.worths import show_outcome
 from scheduler.public_log.days import WITH_BEAT, choose_seed
-from scheduler.types import Beat, Decision, NodeRate, Task
+from scheduler.types import Beat, Decision, Task
 
 #: Largest difference of a price, as a share of the largest price of its kind: another
 #: machine's arithmetic may end in other last digits. On one machine there is none.
@@ -62,13 +67,10 @@ class SolveAudit:
     ----------
     begin : int
         Position of the state that the log builds on; bids up to there are not known.
-    knows_bids : bool
-        Where not, solves are looked at for what they are made of, and not run.
     """
 
-    def __init__(self, begin: int, *, knows_bids: bool = True) -> None:
+    def __init__(self, begin: int) -> None:
         self._begin = begin
-        self._knows_bids = knows_bids
         #: Position of the latest beat, the state that it leaves to the next beat's prices, and the
         #: state that the beat before left.
         self._beat_at = 0
@@ -81,7 +83,9 @@ class SolveAudit:
         #: of the latest.
         self._slots: list[tuple[int, int]] = []
         self._day: int | None = None
-        #: Positions of bids in rising order, and the bids.
+        #: The bid of the latest entry, which is decided next.
+        self._arrived: Task | None = None
+        #: Positions of decided bids in rising order, and the bids, as ``show_outcome`` gives them.
         self._positions: list[int] = []
         self._bids: list[Task] = []
         self._won: set[str] = set()
@@ -89,7 +93,7 @@ class SolveAudit:
         self._refunded: dict[str, int] = {}
         #: Solves and posted rates that came to what is logged.
         self.solved_again = 0
-        #: Those from bids that are not known: left out, or from before the log begins.
+        #: Those from bids that are not known: they are from before the log begins.
         self.taken_as_logged = 0
         #: Beats that were passed over or had no prices, so that those before stood.
         self.beats_missed = 0
@@ -119,7 +123,7 @@ class SolveAudit:
                 return _refuse(self._note_beat(engine, event, position=position))
             case BidArrived(task=task):
                 self._positions.append(position + 1)
-                self._bids.append(task)
+                self._arrived = task
             case CellsReleased(task_id=task_id, refunded=True):
                 self._refunded.setdefault(task_id, position + 1)
             case PricesSolved():
@@ -137,8 +141,11 @@ class SolveAudit:
 
     def note_outcome(self, outcome: Outcome) -> None:
         """Note what the next event led to, once it was found to be so."""
-        if isinstance(outcome, Decision) and outcome.admitted:
-            self._won.add(outcome.task_id)
+        if self._arrived is not None and isinstance(outcome, Decision):
+            self._bids.append(show_outcome(self._arrived, outcome))
+            if outcome.admitted:
+                self._won.add(outcome.task_id)
+        self._arrived = None
 
     def _note_beat(self, engine: Engine, event: SlotAdvanced, *, position: int) -> str | None:
         rules, beat = engine.rules, Beat(event.slot, event.part)
@@ -167,7 +174,10 @@ class SolveAudit:
 
     def _list_won(self, position: int) -> set[str]:
         """Give the bids that had won and were not refunded at a position, and later ones."""
-        return self._won - {name for name, at in self._refunded.items() if at <= position}
+        return self._won - self._list_refunded(position)
+
+    def _list_refunded(self, position: int) -> set[str]:
+        return {name for name, at in self._refunded.items() if at <= position}
 
     def _check_day(self, engine: Engine, event: DayOpened) -> str | None:
         """The engine holds secret and signature against the promise; here it is about when."""
@@ -202,12 +212,10 @@ class SolveAudit:
                 return f"the {other[0]} of the solve is not what follows from the log"
             if event.seed != choose_seed(state.day.value, slot=beat.slot, part=beat.part):
                 return "the seed of the solve does not follow from the log"
-            if 0 < self._begin >= first or not self._knows_bids:
+            if 0 < self._begin >= first:
                 self.taken_as_logged += 1
                 return None
-            again = solve_for_beat(
-                state, load=lambda span: self._select(span, last=state.position), salt=event.salt
-            )
+            again = solve_for_beat(state, load=lambda span: self._select(span, last=state.position))
         except BidsLeftOut as error:
             return f"the prices cannot be solved again: {error}"
         except _NOTHING:
@@ -243,10 +251,7 @@ class SolveAudit:
             return f"the rates cannot be made again: {error}"
         except _NOTHING:
             return "the rates cannot be made again: what they name is nothing to make them of"
-        if self._knows_bids:
-            self.solved_again += problem is None
-        else:
-            self.taken_as_logged += problem is None
+        self.solved_again += problem is None
         return problem
 
     def _measure_solve(self, engine: Engine, event: PricesSolved) -> dict[str, float] | None:
@@ -254,7 +259,7 @@ class SolveAudit:
 
         Whatever an entry names that it was made of has no part in it.
         """
-        if not self._knows_bids or self._begin > 0:
+        if self._begin > 0:
             return None
         state = self._before or engine
         try:
@@ -270,7 +275,7 @@ class SolveAudit:
         return found | ({"usual_rates": usual_rates} if usual_rates else {})
 
     def _measure_rates(self, engine: Engine, event: RatesPosted) -> dict[str, float] | None:
-        if not self._knows_bids or self._begin > 0:
+        if self._begin > 0:
             return None
         won = self._list_won(engine.position)
         name_bids = partial(self._name_bids, last=engine.position)
@@ -280,7 +285,12 @@ class SolveAudit:
             )
         except _NOTHING:
             return {"rates": _UNSPEAKABLE}
-        furthest = measure_difference(_list_amounts(event.rates), _list_amounts(follows.rates))
+        furthest = measure_difference(
+            *(
+                {name: list_amounts(rate) for name, rate in each.rates.items()}
+                for each in (event, follows)
+            )
+        )
         found = _measure_in_force(engine, event, follows)
         return found | ({"rates": furthest} if furthest else {})
 
@@ -294,8 +304,8 @@ class SolveAudit:
             "every": find_sampling(first=first, last=last),
         }
 
-    def _find_days(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[list[Task]] | None:
-        """Give the bids of a span's past days, ``None`` where they are not known.
+    def _find_days(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[list[Task]]:
+        """Give the bids of a span's past days.
 
         Raises
         ------
@@ -311,7 +321,7 @@ class SolveAudit:
         after = bisect_right(self._positions, last)
         if any(task.arrival_slot < span.day_start for task in self._bids[after:]):
             raise BidsLeftOut("bids of its days were left out")
-        return self._select(span, last=last).split(span)[1] if self._knows_bids else None
+        return self._select(span, last=last).split(span)[1]
 
     def _select(self, span: ForecastSpan, *, last: int) -> SeenBids:
         """Give the bids of a span that were decided up to a position."""
@@ -326,6 +336,7 @@ class SolveAudit:
                 if (at - first) % every == 0
             ],
             won=self._list_won(last),
+            refunded=self._list_refunded(last),
             first_position=first,
         )
 
@@ -356,14 +367,18 @@ def _compare(logged: PricesSolved, found: PricesSolved) -> str | None:
             return f"solved again, the bids before lead to another {name}"
     if logged.first_slot != found.first_slot or logged.own_asks != found.own_asks:
         return "solved again, the prices are for other slots or nodes"
-    shown = {name: value for name, value in found.inputs.items() if name != "forecast_weight"}
-    if any(logged.inputs.get(name) != value for name, value in shown.items()):
+    if any(not _is_same(logged.inputs.get(name), value) for name, value in found.inputs.items()):
         return "solved again, the inputs are others"
     return None
 
 
-def _list_amounts(rates: Mapping[str, NodeRate]) -> dict[str, tuple[float, ...]]:
-    return {name: (rate.ask, rate.floor, *rate.by_block) for name, rate in rates.items()}
+def _is_same(logged: Any, found: Any) -> bool:
+    """Whether what a solve says of itself agrees; sums of another machine may end otherwise."""
+    if not isinstance(found, float):
+        return bool(logged == found)
+    # A whole number is written without its fraction.
+    is_number = isinstance(logged, float | int) and not isinstance(logged, bool)
+    return is_number and abs(logged - found) <= TOLERANCE * abs(found)
 
 
 def _measure_in_force(

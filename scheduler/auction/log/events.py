@@ -215,10 +215,6 @@ class PricesSolved:
     sample_worth: Mapping[str, tuple[float, ...]] = field(
         default_factory=dict[str, tuple[float, ...]]
     )
-    #: What would tell about single bids; a published log only commits to it.
-    private: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    #: Secret text that this commitment is made with.
-    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

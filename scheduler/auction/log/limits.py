@@ -90,7 +90,6 @@ def check_event(event: Event) -> None:
             _text("inputs", event.inputs)
             for gpu_type, worth in event.sample_worth.items():
                 _numbers(f"sample_worth of {gpu_type}", worth, 0.0, MOST_MONEY)
-            _text("private", event.private)
         case VendorChanged(vendor=vendor):
             _loads(f"capacity of vendor {vendor.id}", vendor.capacity)
         case SlotAdvanced(slot=slot, part=part):

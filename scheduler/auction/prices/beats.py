@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from typing import Any
 
 from scheduler.auction.engine.engine import Engine
@@ -28,21 +29,28 @@ from scheduler.types import Beat, Task
 
 @dataclass(frozen=True, slots=True)
 class SeenBids:
-    """Decided bids, refused ones too, as a solve reads them off the log."""
+    """Decided bids, refused ones too, as a solve reads them off the log (``show_outcome``)."""
 
     #: In order of arrival, those of other slots than a span's left out or not.
     tasks: Sequence[Task]
-    #: Ids of those that were admitted and not refunded.
+    #: Ids of those that were admitted and not refunded, and of those that were refunded.
     won: Collection[str] = field(default_factory=frozenset[str])
+    refunded: Collection[str] = field(default_factory=frozenset[str])
     #: First log position looked at; the last is the state's.
     first_position: int = 1
 
     def split(self, span: ForecastSpan) -> tuple[list[Task], list[list[Task]]]:
-        """Give the bids of today, and of each past day with slots counted from its start."""
-        return [task for task in self.tasks if task.arrival_slot >= span.day_start], [
+        """Give the bids of today, and of each past day with slots counted from its start.
+
+        Of what a refunded job is worth nothing is known: its price was taken, and did not stay so.
+        """
+        tasks = [
+            replace(task, bid=inf) if task.id in self.refunded else task for task in self.tasks
+        ]
+        return [task for task in tasks if task.arrival_slot >= span.day_start], [
             [
                 _move_back(task, start)
-                for task in self.tasks
+                for task in tasks
                 if start <= task.arrival_slot < start + span.length
             ]
             for start in span.past_starts
@@ -115,9 +123,7 @@ def list_inputs(state: Engine, *, first_position: int) -> dict[str, Any]:
     }
 
 
-def solve_for_beat(
-    state: Engine, *, load: Callable[[ForecastSpan], SeenBids], salt: str = ""
-) -> PricesSolved:
+def solve_for_beat(state: Engine, *, load: Callable[[ForecastSpan], SeenBids]) -> PricesSolved:
     """Solve on the state of one beat for the prices of the next.
 
     Parameters
@@ -126,8 +132,6 @@ def solve_for_beat(
         As the beat left it; it stays so.
     load : callable
         Gives the bids of a span that were decided up to the state's position.
-    salt : str
-        Secret text for the commitment to what would tell of single bids.
     """
     engine, span, beat = state.replica(), choose_beat_span(state), find_next_beat(state)
     engine.transition(SlotAdvanced(beat.slot, beat.part))
@@ -149,7 +153,6 @@ def solve_for_beat(
         ),
         seed=choose_seed(state.day.value, slot=beat.slot, part=beat.part),
         settings=read_settings(engine.rules.settings),
-        salt=salt,
     )
 
 

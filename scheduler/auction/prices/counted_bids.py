@@ -1,9 +1,9 @@
-"""Which bids count: those that could win in an empty zone, and refused work up to bought work.
+"""Which bids count: those that an empty zone could serve, and refused work up to bought work.
 
-Later prices are made of these bids alone: of their arrivals, worths, work and rates. A bid that
-could not win even in an empty zone costs its owner nothing, so it must move nothing. What an owner
-has won counts whole, since it has paid for it. A job whose price was given back, because most of
-its work was never done, counts like a refused bid.
+Later prices are made of these bids alone: of their arrivals, prices, answers, work and rates. A bid
+that no node could serve in time must move nothing. What an owner has won counts whole, since it has
+paid for it. A job whose price was given back, because most of its work was never done, counts like
+a refused bid.
 
 To lose is free, so refused bids count up to what purchases let count. *Room* is a bid's work in
 whole slots, as they are paid for; the *usual* room is the median of the bids that won. A refused
@@ -32,11 +32,9 @@ from dataclasses import replace
 from itertools import chain
 from statistics import median_high
 
-from scheduler.auction.engine.payment import PaymentRule
 from scheduler.auction.log.rules import ZoneRules
-from scheduler.auction.search.grid import TOLERANCE, Grid
-from scheduler.auction.search.task_search import Search
-from scheduler.types import Horizon, LaborVendor, NodeSpec, Task
+from scheduler.auction.search.grid import TOLERANCE
+from scheduler.types import NodeSpec, Task
 
 #: Room of an owner's refused bids that is backed, as a multiple of what it bought: one that wins a
 #: bid in four is seen whole.
@@ -44,17 +42,14 @@ BACKED_TIMES = 3
 #: Unbacked refused room that counts, as a share of the room won and backed; and the bids of a day
 #: that always do, if not with all their work. A stretch has room for as many.
 UNBACKED_SHARE, LEAST_UNBACKED = 1 / 9, 3
-#: Share of a cost within which only the exact search tells whether a bid is above it.
+#: Share by which sums may be off in their last digits.
 _MARGIN = 1e-9
-_NO_OFFER = (LaborVendor(id="", price=0.0, delay_slots=0),)
-#: Rate of a task on one GPU type, and what a slot of it costs there at least.
-_Option = tuple[float, float]
 #: Rates of a task, its memory, and whether only verified nodes may run it.
-_OptionKey = tuple[tuple[tuple[str, float], ...], float, bool]
+_NeedsKey = tuple[tuple[tuple[str, float], ...], float, bool]
 
 
 class EmptyZone:
-    """A zone's nodes with nothing sold, at their asks.
+    """A zone's nodes with nothing sold.
 
     Parameters
     ----------
@@ -62,108 +57,51 @@ class EmptyZone:
         As registered: what is sold of them, and when they are on sale, is not looked at.
     base_memory : float
         GB that the base model takes on each.
-    money_quantum : float
-        Prices are rounded up to whole multiples of it; 0 does not round.
     """
 
-    def __init__(
-        self, nodes: Sequence[NodeSpec], *, base_memory: float, money_quantum: float = 0.0
-    ) -> None:
+    def __init__(self, nodes: Sequence[NodeSpec], *, base_memory: float) -> None:
         self._nodes = [node for node in nodes if node.compute_capacity > 0]
         self._base_memory = base_memory
-        self._rule = PaymentRule(money_quantum)
-        self._quantum = money_quantum
-        self._options: dict[_OptionKey, list[_Option]] = {}
+        self._fastest: dict[_NeedsKey, float] = {}
+
+    @property
+    def lowest_ask(self) -> float:
+        """The lowest ask for a sample that is above nothing; 0 where there is none."""
+        asks = (node.ask / node.compute_capacity for node in self._nodes)
+        return min((ask for ask in asks if ask > 0), default=0.0)
 
     def could_serve(self, task: Task) -> bool:
-        """Tell whether a task would be admitted if nothing were sold.
+        """Tell whether some node could do a task's work in time, if nothing were sold.
 
         Parameters
         ----------
         task : Task
-            Its window may lie anywhere; it states no operational costs of its own.
+            Its window may lie anywhere.
         """
         if not task.compute_demand > 0:
             return False
-        options = self._find_options(task)
-        if not options:
-            return False
-        fastest = max(rate for rate, _ in options)
-        for offer in task.vendors or _NO_OFFER:
-            slots = task.deadline_slot - task.arrival_slot - offer.delay_slots + 1
-            if slots <= 0 or slots * fastest < task.compute_demand * (1 - _MARGIN):
-                continue
-            least, most = _bound_cost(options, task.compute_demand, slots)
-            if task.bid > (offer.price + most) * (1 + _MARGIN) + self._quantum:
-                return True
-            if task.bid > (offer.price + least) * (1 - _MARGIN) and self._wins(task):
-                return True
-        return False
+        delay = min((offer.delay_slots for offer in task.vendors), default=0)
+        slots = task.deadline_slot - task.arrival_slot - delay + 1
+        return slots * self._find_fastest(task) >= task.compute_demand * (1 - _MARGIN)
 
-    def _find_options(self, task: Task) -> list[_Option]:
-        """Give the task's rate and its cheapest slot on each GPU type that can hold it."""
+    def _find_fastest(self, task: Task) -> float:
+        """Give the task's highest rate on nodes that can hold it; 0 where none can."""
         key = (tuple(sorted(task.rates.items())), task.memory_demand, task.verified_only)
-        found = self._options.get(key)
+        found = self._fastest.get(key)
         if found is None:
-            found = self._options[key] = [
-                (rate, rate * ask)
-                for name, rate in task.rates.items()
-                if rate > 0 and (ask := self._find_lowest_ask(name, rate, task)) < math.inf
-            ]
+            able = {node.gpu_type for node in self._nodes if self._can_hold(node, task)}
+            found = max((task.rates.get(name, 0.0) for name in able), default=0.0)
+            self._fastest[key] = found
         return found
 
-    def _find_lowest_ask(self, gpu_type: str, rate: float, task: Task) -> float:
-        """Give the lowest ask per sample among nodes that may run a task; infinity: none may."""
-        return min(
-            (
-                node.ask / node.compute_capacity
-                for node in self._nodes
-                if node.gpu_type == gpu_type
-                and (node.is_verified or not task.verified_only)
-                and rate <= node.compute_capacity * (1 + TOLERANCE)
-                and (free := node.memory_capacity - self._base_memory) > 0
-                and task.memory_demand <= free * (1 + TOLERANCE)
-            ),
-            default=math.inf,
+    def _can_hold(self, node: NodeSpec, task: Task) -> bool:
+        free = node.memory_capacity - self._base_memory
+        return (
+            (node.is_verified or not task.verified_only)
+            and task.rates.get(node.gpu_type, 0.0) <= node.compute_capacity * (1 + TOLERANCE)
+            and free > 0
+            and task.memory_demand <= free * (1 + TOLERANCE)
         )
-
-    def _wins(self, task: Task) -> bool:
-        """Let the engine's own search tell."""
-        slots = task.deadline_slot - task.arrival_slot + 1
-        horizon = Horizon(first_slot=task.arrival_slot, slots=slots)
-        grid = Grid(horizon=horizon, base_memory=self._base_memory)
-        for number, node in enumerate(self._nodes):
-            # As registered, whenever it is on sale.
-            grid.add_node(
-                NodeSpec(
-                    id=str(number),
-                    gpu_type=node.gpu_type,
-                    compute_capacity=node.compute_capacity,
-                    memory_capacity=node.memory_capacity,
-                    ask=node.ask,
-                    is_verified=node.is_verified,
-                )
-            )
-        # Vendors without other work begin at once.
-        offers = tuple(replace(offer, load=0) for offer in task.vendors)
-        search = Search(grid=grid, task=replace(task, vendors=offers), from_slot=task.arrival_slot)
-        plan = search.find_plan(task.deadline_slot)
-        return plan is not None and task.bid > self._rule.parts(plan.parts).total
-
-
-def _bound_cost(options: Sequence[_Option], work: float, slots: int) -> tuple[float, float]:
-    """Give what some work costs at least, and what it costs on one type; infinity: too slow."""
-    counts = [math.ceil(work / rate * (1 - _MARGIN)) for rate, _ in options]
-    most = min(
-        (n * cost for n, (_, cost) in zip(counts, options, strict=True) if n <= slots),
-        default=math.inf,
-    )
-    fewest = max(min(counts), 1)
-    least = max(
-        work * min(cost / rate for rate, cost in options),
-        fewest * min(cost for _, cost in options),
-    )
-    return least, most
 
 
 def select_counted(
@@ -310,7 +248,7 @@ def _owner_of(task: Task) -> str:
 
 
 def take_charges_off(tasks: Sequence[Task], rules: ZoneRules) -> list[Task]:
-    """Give tasks with their bids less the charges: what they may pay for cells and vendors."""
+    """Give decided bids with their prices less the charges: what is for cells and vendors."""
     kept, fee = 1.0 - rules.card_share - rules.tax_share, rules.fee_per_unit
     if kept == 1 and not fee:
         return list(tasks)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
 from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import descend
 from scheduler.auction.prices.type_pools import pool_by_type
+from scheduler.auction.prices.worths import estimate_worths
 from scheduler.auction.search.grid import Floats
 from scheduler.types import NodeRate, NodeSpec, Task
 
@@ -105,8 +106,8 @@ def post_rates(
     nodes : sequence of RegisteredNode
         All of the zone, on sale at present or not.
     past_days : sequence of sequences of Task
-        Bids of whole past days, slots counted from the start of the day; those count that
-        ``select_counted`` gives.
+        Decided bids of whole past days as ``show_outcome`` gives them, slots counted from the start
+        of the day; those count that ``select_counted`` gives.
     terms : RateTerms
     won : collection of str, optional
         Ids of those bids that were admitted; as for ``select_counted``.
@@ -127,7 +128,9 @@ def post_rates(
             continue
         asking = _register(nodes, provider, known)
         empty = EmptyZone(asking, base_memory=terms.base_memory)
-        days = select_counted(past_days, empty, won=won)
+        counted = select_counted(past_days, empty, won=won)
+        worths = estimate_worths(chain.from_iterable(counted), won=won, lowest_ask=empty.lowest_ask)
+        days = [worths.assign(day) for day in counted]
         supply = make_capacity(
             asking, base_memory=terms.base_memory, first_slot=0, slots=terms.day_slots
         )

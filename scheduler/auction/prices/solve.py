@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from scheduler.auction.engine.cell_prices import Prices
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.engine.reserves import find_floors, find_rates
-from scheduler.auction.log.codec import value_to_json
 from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted, take_charges_off
@@ -20,14 +20,16 @@ from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import Duals, compute_dual_value, descend
 from scheduler.auction.prices.forecast import Forecast, forecast_futures
 from scheduler.auction.prices.type_pools import TypePools, pool_by_type
+from scheduler.auction.prices.worths import estimate_worths
 from scheduler.auction.search.grid import Floats, Ints
-from scheduler.public_log.entries import digest
 from scheduler.types import NodeSpec, Task
 
 #: Number of the arithmetic that follows, here and in what is called: raise it with every change
 #: by which the same inputs lead to other prices or rates. Logs name it, and only solves and rates
 #: of this one can be made again.
-SOLVER = 5
+SOLVER = 6
+#: Number of the random stream that worths are drawn from, beside those of a future's arrivals.
+_WORTHS = 1
 #: Bits of a type's price.
 _PRICE_BITS = 40
 #: Rates of one GPU type that nodes are packed by.
@@ -53,7 +55,7 @@ class Settings:
 class KnownBids:
     """The bids that a solve forecasts from, and the slots that it is for.
 
-    Of the bids only those count that ``select_counted`` gives.
+    Each is as ``show_outcome`` gives it. Those count that ``select_counted`` gives.
     """
 
     #: These five as ``forecast_futures`` takes them.
@@ -84,15 +86,13 @@ def solve_prices(
     *,
     seed: int,
     settings: Settings | None = None,
-    salt: str = "",
 ) -> PricesSolved:
     """Price what is left against what is expected.
 
     Pure: reads the engine, changes nothing, and draws from ``seed`` alone. The event carries the
     prices, so a replay takes them as they are; ``inputs`` says what they were made from, so that
-    the solve itself can be run again on the state the log gives at that position. What could reveal
-    single bids (the digest of a single bid can be guessed, and a dual value is made of bids) is
-    ``private``: a published log commits to it.
+    everybody can run the solve again on the state that the log gives at that position: no amount
+    has a part in it.
 
     Parameters
     ----------
@@ -101,11 +101,9 @@ def solve_prices(
     known : KnownBids
     seed : int
     settings : Settings, optional
-    salt : str
-        Secret text for the commitment to ``private``.
     """
     chosen = settings or Settings()
-    empty = _empty_zone(engine)
+    empty = EmptyZone(_find_least_paid(engine), base_memory=engine.rules.base_memory)
     today, *past_days = select_counted(
         [take_charges_off(day, engine.rules) for day in (known.today, *known.past_days)],
         empty,
@@ -121,6 +119,12 @@ def solve_prices(
         futures=chosen.futures,
         seed=seed,
     )
+    counted = chain(today, *past_days)
+    worths = estimate_worths(counted, won=known.won, lowest_ask=empty.lowest_ask)
+    futures = [
+        replace(future, tasks=worths.draw(future.tasks, np.random.default_rng([seed, n, _WORTHS])))
+        for n, future in enumerate(futures)
+    ]
     tasks = [task for future in futures for task in future.tasks]
     expected = sum(len(f.tasks) * f.weight * known.each for f in futures) / len(futures)
     prices = engine.prices()
@@ -151,20 +155,11 @@ def solve_prices(
             "forecast_tasks": len(tasks),
             # Times the tasks: the bids expected, on average over the futures.
             "forecast_weight": float(expected / len(tasks)) if tasks else 0.0,
+            # Bounds on the welfare still to be had, at the prices before and at these.
+            "dual_value_before": float(means.value_before),
+            "dual_value": float(means.value),
         },
-        private=_list_private(tasks, means),
-        salt=salt,
     )
-
-
-def _list_private(tasks: Sequence[Task], means: _Averages) -> dict[str, Any]:
-    """Give what would tell about single bids; a published log only commits to it."""
-    return {
-        "forecast_digest": digest([value_to_json(task) for task in tasks]),
-        # Bounds on the welfare still to be had, at the prices before and at these.
-        "dual_value_before": float(means.value_before),
-        "dual_value": float(means.value),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +196,6 @@ def _average_prices(
         phi += mean.memory_price / len(futures)
         value += mean.value / len(futures)
     return _Averages(lam, phi, value=value, value_before=before)
-
-
-def _empty_zone(engine: Engine) -> EmptyZone:
-    return EmptyZone(
-        _find_least_paid(engine),
-        base_memory=engine.rules.base_memory,
-        money_quantum=engine.rules.money_quantum,
-    )
 
 
 def _find_least_paid(engine: Engine) -> list[NodeSpec]:

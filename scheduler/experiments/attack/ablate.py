@@ -27,11 +27,12 @@ from scheduler.experiments.attack.decoys import (
     AttackedZone,
     DecoySize,
     Totals,
-    find_winners,
+    decide_history,
     make_zones,
     measure_both,
 )
 from scheduler.experiments.attack.findings import Finding, Measure, Verdict, find_worst
+from scheduler.experiments.auction.beats import DecidedDay
 from scheduler.types import Task
 
 _PRICES = "scheduler.auction.prices"
@@ -110,8 +111,7 @@ class _Day:
     zone: AttackedZone
     seed: int
     bids: list[Task]
-    past: list[list[Task]]
-    won: frozenset[str]
+    past: list[DecidedDay]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +146,10 @@ def out_of_force(rule: str) -> Generator[None]:
 def run(rules: Sequence[str], size: DecoySize) -> Iterator[Finding]:
     """Put each rule out of force in turn; what all rules come to is the first finding."""
     days = [
-        _Day(zone, seed, zone.day(seed), past, find_winners(zone, past, seed=seed, size=size))
+        _Day(zone, seed, zone.day(seed), decide_history(zone, seed=seed, size=size))
         for zone in make_zones(size)
         if zone.past_days
         for seed in range(size.days)
-        for past in [zone.history(seed)]
     ]
     whole = _measure(days, size)
     yield _describe("all rules", whole, whole)
@@ -183,7 +182,6 @@ def _sell(
         seed=day.seed,
         size=size,
         most_held=inf,
-        past_won=day.won,
         conduct="loses" if loses else "keeps",
     )
 

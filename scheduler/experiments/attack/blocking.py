@@ -18,7 +18,7 @@ from scheduler.auction import Engine
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import GridChange, Outcome, ReleasedCells
 from scheduler.auction.prices import Settings
-from scheduler.experiments.attack.decoys import AttackedZone, DecoySize, make_zones
+from scheduler.experiments.attack.decoys import AttackedZone, DecoySize, decide_history, make_zones
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.types import Decision, Task
@@ -165,7 +165,7 @@ def _run_day(
         zone.scenario,
         day,
         rules=replace(make_rules(zone.scenario, "lagrangian"), late_slots=LATE_SLOTS),
-        past_days=zone.history(seed),
+        past_days=decide_history(zone, seed=seed, size=size),
         seed=seed,
         settings=Settings(futures=size.futures),
         act=None if blocker is None else blocker.act,

@@ -11,7 +11,6 @@ from scheduler.experiments.attack import (
     decoys,
     floods,
     forgeries,
-    leaks,
     providers,
     splits,
 )
@@ -24,7 +23,6 @@ EXPERIMENTS: dict[str, Callable[[bool], Iterator[Finding]]] = {
     "decoys": lambda quick: decoys.run(decoys.QUICK if quick else decoys.FULL),
     "floods": lambda quick: floods.run(floods.QUICK if quick else floods.FULL),
     "forgeries": lambda quick: forgeries.run(forgeries.QUICK if quick else forgeries.FULL),
-    "leaks": lambda quick: leaks.run(leaks.QUICK if quick else leaks.FULL),
     "providers": lambda quick: providers.run(providers.QUICK if quick else providers.FULL),
     "splits": lambda quick: splits.run(splits.QUICK if quick else splits.FULL),
 }

@@ -7,7 +7,7 @@ without them. Where there are past days their owners return, and what they won t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -26,7 +26,8 @@ from scheduler.experiments.attack.decoy_kinds import (
     Attack,
 )
 from scheduler.experiments.attack.findings import Finding, Measure, find_worst
-from scheduler.experiments.auction.run import make_rules, run_policy
+from scheduler.experiments.auction.beats import DecidedDay
+from scheduler.experiments.auction.run import decide_days, make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Task
 
@@ -112,16 +113,15 @@ class _Case:
 def run(size: DecoySize) -> Iterator[Finding]:
     """Run every attack on every zone."""
     for zone in make_zones(size):
-        days = [(seed, zone.day(seed), zone.history(seed)) for seed in range(size.days)]
-        yield _compare_owners(zone, size)
-        won = [find_winners(zone, past, seed=seed, size=size) for seed, _, past in days]
-        calm = [
-            measure(zone, day, [], past, seed=seed, size=size, past_won=past_won)
-            for (seed, day, past), past_won in zip(days, won, strict=True)
+        days = [
+            (seed, zone.day(seed), decide_history(zone, seed=seed, size=size))
+            for seed in range(size.days)
         ]
+        yield _compare_owners(zone, size)
+        calm = [measure(zone, day, [], past, seed=seed, size=size) for seed, day, past in days]
         for name, case in _list_cases(zone).items():
             changes: list[WelfareChange] = []
-            for (seed, day, past), past_won, before in zip(days, won, calm, strict=True):
+            for (seed, day, past), before in zip(days, calm, strict=True):
                 decoys = case.attack(zone.scenario, day, np.random.default_rng([seed, 77]))
                 changes.append(
                     compare(
@@ -133,7 +133,6 @@ def run(size: DecoySize) -> Iterator[Finding]:
                         seed=seed,
                         size=size,
                         most_held=case.most_held,
-                        past_won=past_won,
                         conduct=case.conduct,
                     )
                 )
@@ -189,13 +188,12 @@ def compare(
     zone: AttackedZone,
     day: Sequence[Task],
     decoys: Sequence[Task],
-    past: Sequence[Sequence[Task]],
+    past: Sequence[DecidedDay],
     before: Totals,
     *,
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
-    past_won: Collection[str] | None = None,
     conduct: Conduct = "keeps",
 ) -> WelfareChange:
     """Run a day with an attack, and again with what the attacker won given back."""
@@ -205,7 +203,6 @@ def compare(
         seed=seed,
         size=size,
         most_held=most_held,
-        past_won=past_won,
     )
     others, theirs = attack(conduct=conduct)
     alone = others
@@ -226,17 +223,15 @@ def _compare_owners(zone: AttackedZone, size: DecoySize) -> Finding:
     changes: list[tuple[float, float]] = []
     for seed in range(size.days):
         kinds = [replace(zone, owners=count) for count in (0, OWNERS)]
-        won = find_winners(zone, zone.history(seed), seed=seed, size=size)
         before, after = (
             measure(
                 kind,
                 kind.day(seed),
                 [],
-                kind.history(seed),
+                decide_history(kind, seed=seed, size=size),
                 seed=seed,
                 size=size,
                 most_held=inf,
-                past_won=won,
             )
             for kind in kinds
         )
@@ -251,18 +246,14 @@ def _compare_owners(zone: AttackedZone, size: DecoySize) -> Finding:
     )
 
 
-def find_winners(
-    zone: AttackedZone, past: Sequence[Sequence[Task]], *, seed: int, size: DecoySize
-) -> frozenset[str]:
-    """Give the ids of bids that past days admitted, each as a first day."""
-    rules, settings = make_rules(zone.scenario, "lagrangian"), Settings(futures=size.futures)
-    return frozenset(
-        decision.task_id
-        for day in past
-        for decision in run_policy(
-            zone.scenario, day, rules=rules, seed=seed, settings=settings
-        ).decisions
-        if decision.admitted
+def decide_history(zone: AttackedZone, *, seed: int, size: DecoySize) -> list[DecidedDay]:
+    """Give the past days that belong to a seed, each sold as a first day."""
+    return decide_days(
+        zone.scenario,
+        zone.history(seed),
+        rules=make_rules(zone.scenario, "lagrangian"),
+        seed=seed,
+        settings=Settings(futures=size.futures),
     )
 
 
@@ -290,17 +281,14 @@ def measure(
     zone: AttackedZone,
     day: Sequence[Task],
     decoys: Sequence[Task],
-    past: Sequence[Sequence[Task]],
+    past: Sequence[DecidedDay],
     *,
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
-    past_won: Collection[str] | None = None,
 ) -> Totals:
     """Give the welfare and the payments of a day's own bids."""
-    own, _ = measure_both(
-        zone, day, decoys, past, seed=seed, size=size, most_held=most_held, past_won=past_won
-    )
+    own, _ = measure_both(zone, day, decoys, past, seed=seed, size=size, most_held=most_held)
     return own
 
 
@@ -308,12 +296,11 @@ def measure_both(
     zone: AttackedZone,
     day: Sequence[Task],
     decoys: Sequence[Task],
-    past: Sequence[Sequence[Task]],
+    past: Sequence[DecidedDay],
     *,
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
-    past_won: Collection[str] | None = None,
     conduct: Conduct = "keeps",
 ) -> tuple[Totals, Totals]:
     """Give what a day's own bids came to, and the decoys."""
@@ -328,7 +315,6 @@ def measure_both(
         seed=seed,
         settings=Settings(futures=size.futures),
         most_held=_find_most_held(zone) if most_held is None else most_held,
-        past_won=past_won,
         returned=added if conduct == "gives back" else frozenset(),
         cancelled=added if conduct == "cancels" else frozenset(),
         at_price={name for name in added if not name.startswith(BOUGHT)}

@@ -19,12 +19,13 @@ from scheduler.experiments.attack.decoys import (
     AttackedZone,
     DecoySize,
     Totals,
-    find_winners,
+    decide_history,
     make_zones,
     measure,
     measure_both,
 )
 from scheduler.experiments.attack.findings import Finding, Measure
+from scheduler.experiments.auction.beats import DecidedDay
 from scheduler.types import Task
 
 QUICK = DecoySize(days=2, slots=24, futures=2)
@@ -42,8 +43,7 @@ class _CalmDay:
     zone: AttackedZone
     seed: int
     day: list[Task]
-    past: list[list[Task]]
-    won: frozenset[str]
+    past: list[DecidedDay]
     totals: Totals
 
 
@@ -62,10 +62,9 @@ def run(size: DecoySize) -> Iterator[Finding]:
 
 
 def _run_calm(zone: AttackedZone, seed: int, size: DecoySize) -> _CalmDay:
-    day, past = zone.day(seed), zone.history(seed)
-    won = find_winners(zone, past, seed=seed, size=size)
-    totals = measure(zone, day, [], past, seed=seed, size=size, past_won=won)
-    return _CalmDay(zone, seed, day, past, won, totals)
+    day, past = zone.day(seed), decide_history(zone, seed=seed, size=size)
+    totals = measure(zone, day, [], past, seed=seed, size=size)
+    return _CalmDay(zone, seed, day, past, totals)
 
 
 def _flood(
@@ -81,7 +80,6 @@ def _flood(
             one.past,
             seed=one.seed,
             size=size,
-            past_won=one.won,
             conduct="loses" if loses else "keeps",
         )
         welfare.append(attacked.welfare / one.totals.welfare - 1.0)

@@ -8,6 +8,7 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
 from scheduler.auction.prices import Settings
+from scheduler.auction.prices.worths import show_outcome
 from scheduler.experiments.auction.beats import SimulatedBeats, list_beats, make_day_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.public_log.entries import digest
@@ -39,13 +40,7 @@ def write_log(
     log = [engine.apply(events.NodeJoined(node)) for node in scenario.fleet()]
     seen: list[Task] = []
     won: set[str] = set()
-    beats = SimulatedBeats(
-        engine,
-        lambda event: log.append(engine.apply(event)),
-        seen,
-        won,
-        salt=lambda beat: digest([salt, beat.slot, beat.part]),
-    )
+    beats = SimulatedBeats(engine, lambda event: log.append(engine.apply(event)), seen, won)
     # The market opened a beat before the first bid.
     beats.reach(Beat(-2, engine.rules.beats_per_slot - 1))
     for beat, tasks in list_beats(day, engine.rules):
@@ -55,7 +50,8 @@ def write_log(
             log.append(engine.apply(events.BidsReceived(((task.id, seal(bid)),))))
             decided = engine.apply(bid)
             log.append(decided)
-            if isinstance(decided.outcome, Decision) and decided.outcome.admitted:
+            assert isinstance(decided.outcome, Decision)
+            seen.append(show_outcome(task, decided.outcome))
+            if decided.outcome.admitted:
                 won.add(task.id)
-            seen.append(task)
     return log

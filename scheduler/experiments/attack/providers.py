@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,14 +22,17 @@ from scheduler.auction.prices.posted_rates import (
     RegisteredNode,
     post_rates,
 )
+from scheduler.auction.prices.worths import show_outcome
 from scheduler.experiments.attack.findings import Finding, Measure, find_worst
 from scheduler.experiments.auction.beats import (
+    DecidedDay,
     SimulatedBeats,
     join_for_a_day,
     list_beats,
-    list_past_tasks,
+    list_past_bids,
     make_day_rules,
 )
+from scheduler.experiments.auction.run import decide_days, make_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, NodeSpec, Task
 
@@ -127,7 +131,7 @@ def run_day(
     *,
     seed: int,
     posts_rates: bool,
-    past_days: Sequence[Sequence[Task]] | None = None,
+    past_days: Sequence[DecidedDay] | None = None,
 ) -> ProviderDay:
     """Run one day in which each provider reports what it does.
 
@@ -140,13 +144,13 @@ def run_day(
         Of bids and costs; the same for the same.
     posts_rates : bool
         Providers are paid posted rates, else what they ask.
-    past_days : sequence of sequences of Task, optional
-        Bids of past days; days like this one without.
+    past_days : sequence of DecidedDay, optional
+        Days like this one without.
     """
     scenario = zone.scenario
     tasks = scenario.day(seed)
     if past_days is None:
-        past_days = [scenario.day(1_000 * (back + 1) + seed) for back in range(zone.past_days)]
+        past_days = _decide_past(zone, seed)
     listed = _list_nodes(zone, reports, draw_costs(zone, seed))
     rules = ZoneRules(
         base_memory=scenario.base_memory_gb,
@@ -167,6 +171,18 @@ def run_day(
     if posts_rates:
         engine.transition(_post(zone, listed, past_days))
     return _sell(zone, engine, tasks, past_days, listed)
+
+
+@lru_cache(maxsize=16)
+def _decide_past(zone: ProviderZone, seed: int) -> list[DecidedDay]:
+    """Give the days before one, at what nodes ask."""
+    return decide_days(
+        zone.scenario,
+        [zone.scenario.day(1_000 * (back + 1) + seed) for back in range(zone.past_days)],
+        rules=make_rules(zone.scenario, "lagrangian"),
+        seed=seed,
+        settings=zone.solve,
+    )
 
 
 def _list_nodes(
@@ -192,14 +208,13 @@ def _list_nodes(
 
 
 def _post(
-    zone: ProviderZone, listed: Sequence[_ListedNode], past_days: Sequence[Sequence[Task]]
+    zone: ProviderZone, listed: Sequence[_ListedNode], past_days: Sequence[DecidedDay]
 ) -> events.RatesPosted:
     rates = post_rates(
         [RegisteredNode(each.node, str(each.provider)) for each in listed],
-        past_days,
+        [day.bids for day in past_days],
         RateTerms(zone.scenario.slots, zone.scenario.base_memory_gb, settings=zone.rates),
-        # As for the solves: every bid of past days counts.
-        won={task.id for day in past_days for task in day},
+        won=frozenset[str]().union(*(day.won for day in past_days)),
     )
     return events.RatesPosted(
         first_slot=0,
@@ -213,14 +228,14 @@ def _sell(
     zone: ProviderZone,
     engine: Engine,
     tasks: Sequence[Task],
-    past_days: Sequence[Sequence[Task]],
+    past_days: Sequence[DecidedDay],
     listed: Sequence[_ListedNode],
 ) -> ProviderDay:
     by_node = {each.node.id: each for each in listed}
     profits = [0.0] * zone.providers
     welfare = revenue = sold = 0.0
     least_margin = np.inf
-    seen, won = list_past_tasks(past_days, slots=zone.scenario.slots)
+    seen, won = list_past_bids(past_days, slots=zone.scenario.slots)
     beats = SimulatedBeats(engine, engine.transition, seen, won)
     for beat, part in list_beats(tasks, engine.rules):
         beats.reach(beat)
@@ -228,7 +243,7 @@ def _sell(
         for task in part:
             decision = engine.transition(events.BidArrived(task, beat.slot))
             assert isinstance(decision, Decision)
-            seen.append(task)
+            seen.append(show_outcome(task, decision))
             if not decision.admitted or decision.schedule is None or decision.parts is None:
                 continue
             won.add(task.id)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from scheduler.auction import Engine
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings
-from scheduler.experiments.attack.decoys import AttackedZone, DecoySize, make_zones
+from scheduler.experiments.attack.decoys import AttackedZone, DecoySize, decide_history, make_zones
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.joint_plans import find_joint_optimum
 from scheduler.experiments.auction.run import make_rules, run_policy
@@ -155,7 +155,7 @@ def _observe(zone: AttackedZone, size: DecoySize) -> SplitTally:
             zone.scenario,
             zone.scenario.day(seed),
             rules=make_rules(zone.scenario, "lagrangian"),
-            past_days=zone.history(seed),
+            past_days=decide_history(zone, seed=seed, size=size),
             seed=seed,
             settings=Settings(futures=size.futures),
             look=watch.look,

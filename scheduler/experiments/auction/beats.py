@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from zlib import crc32
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log.events import Event, NodeJoined, PricesSolved, SlotAdvanced
 from scheduler.auction.prices import Settings
-from scheduler.auction.prices.beats import SeenBids, find_next_beat, solve_for_beat
+from scheduler.auction.prices.beats import SeenBids, solve_for_beat
 from scheduler.types import Beat, NodeSpec, Task
 
 
@@ -41,27 +41,31 @@ def join_for_a_day(engine: Engine, fleet: Sequence[NodeSpec], *, slots: int) -> 
         engine.transition(NodeJoined(replace(node, available_until=until)))
 
 
-def list_past_tasks(
-    past_days: Sequence[Sequence[Task]], *, slots: int, won: Collection[str] | None = None
-) -> tuple[list[Task], set[str]]:
+@dataclass(frozen=True, slots=True)
+class DecidedDay:
+    """What a log tells of a day that is over, slots counted from its start."""
+
+    #: As ``show_outcome`` gives them; no id is that of another day's bid.
+    bids: Sequence[Task] = ()
+    #: Ids of those that were admitted.
+    won: Collection[str] = frozenset()
+
+
+def list_past_bids(days: Sequence[DecidedDay], *, slots: int) -> tuple[list[Task], set[str]]:
     """Give the bids of past days in order and in slots before 0, and the ids of those that won.
 
-    The days are given with the latest first. Without ``won`` every bid of theirs has won, so that
-    all of them count. They get ids of their own: days may use the same.
+    The days are given with the latest first.
     """
-    found, ids = list[Task](), set[str]()
-    for back in range(len(past_days), 0, -1):
-        for task in past_days[back - 1]:
-            past = replace(
-                task,
-                id=f"{back} days before {task.id}",
-                arrival_slot=task.arrival_slot - back * slots,
-                deadline_slot=task.deadline_slot - back * slots,
-            )
-            found.append(past)
-            if won is None or task.id in won:
-                ids.add(past.id)
-    return found, ids
+    found = [
+        replace(
+            task,
+            arrival_slot=task.arrival_slot - back * slots,
+            deadline_slot=task.deadline_slot - back * slots,
+        )
+        for back in range(len(days), 0, -1)
+        for task in days[back - 1].bids
+    ]
+    return found, set[str]().union(*(day.won for day in days))
 
 
 def list_beats(tasks: Sequence[Task], rules: ZoneRules) -> Iterator[tuple[Beat, Sequence[Task]]]:
@@ -89,11 +93,9 @@ class SimulatedBeats:
     apply : callable
         Applies an event to it.
     seen : sequence of Task
-        Decided bids; the caller adds to them.
+        Decided bids as ``show_outcome`` gives them; the caller adds to them.
     won : set of str
         Ids of those that were admitted; likewise.
-    salt : callable, optional
-        Gives the secret text of the solve for a beat.
     """
 
     def __init__(
@@ -102,9 +104,8 @@ class SimulatedBeats:
         apply: Callable[[Event], Any],
         seen: Sequence[Task],
         won: set[str],
-        salt: Callable[[Beat], str] = lambda _: "",
     ) -> None:
-        self._engine, self._apply, self._salt = engine, apply, salt
+        self._engine, self._apply = engine, apply
         self._seen, self._won = seen, won
         self._waiting: PricesSolved | None = None
 
@@ -114,8 +115,6 @@ class SimulatedBeats:
         if self._waiting is not None:
             self._apply(self._waiting)
         self._waiting = solve_for_beat(
-            self._engine,
-            load=lambda _: SeenBids(tasks=self._seen, won=self._won),
-            salt=self._salt(find_next_beat(self._engine)),
+            self._engine, load=lambda _: SeenBids(tasks=self._seen, won=self._won)
         )
         return begun

@@ -11,7 +11,7 @@ from typing import Any
 import scheduler.auction
 from scheduler.experiments.auction.bounds import lagrangian_bound, make_capacity
 from scheduler.experiments.auction.quality import Setting
-from scheduler.experiments.auction.run import make_rules, run_baseline, run_policy
+from scheduler.experiments.auction.run import decide_days, make_rules, run_baseline, run_policy
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Task
 
@@ -78,13 +78,9 @@ def carry_out(run: DayRun, effort: Effort) -> dict[str, Any]:
         )
         return {"value": lagrangian_bound(tasks, supply, iterations=effort.iterations).value}
     if run.what in POLICIES:
-        found = run_policy(
-            scenario,
-            tasks,
-            rules=make_rules(scenario, run.what),
-            past_days=run.setting.history(seed),
-            seed=seed,
-        )
+        rules = make_rules(scenario, run.what)
+        past = decide_days(scenario, run.setting.history(seed), rules=rules, seed=seed)
+        found = run_policy(scenario, tasks, rules=rules, past_days=past, seed=seed)
     else:
         found = run_baseline(run.what, scenario, tasks, seed=seed, time_limit_s=effort.titan_s)
     return {

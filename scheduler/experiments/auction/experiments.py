@@ -11,7 +11,7 @@ from scheduler.experiments.auction.bounds import make_capacity
 from scheduler.experiments.auction.bounds.offline_program import offline_optimum
 from scheduler.experiments.auction.max_form.engine import make_engine, pay_eq14
 from scheduler.experiments.auction.quality import Setting, like, settings
-from scheduler.experiments.auction.run import make_rules, run_baseline, run_policy
+from scheduler.experiments.auction.run import decide_days, make_rules, run_baseline, run_policy
 from scheduler.experiments.auction.scenario import Deadlines, Mix, Scenario, trace_days
 from scheduler.experiments.tiers.workload import Workload
 from scheduler.types import Decision, Task
@@ -233,7 +233,12 @@ def competitive(index: int, *, time_limit_s: float) -> Ratio:
         "competitive", slots=20, nodes=2, bids_per_slot=1.2, samples=(5_000, 10_000), most_epochs=3
     )
     tasks = scenario.day(500 + index)
-    past = [scenario.day(90_000 + index), scenario.day(91_000 + index)]
+    past = decide_days(
+        scenario,
+        [scenario.day(90_000 + index), scenario.day(91_000 + index)],
+        rules=make_rules(scenario, "lagrangian"),
+        seed=index,
+    )
     supply = make_capacity(
         scenario.fleet(), base_memory=scenario.base_memory_gb, first_slot=0, slots=scenario.slots
     )

@@ -17,16 +17,17 @@ from scheduler.auction import Engine
 from scheduler.auction.joint.least_laxity import JointPlan, plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import Replan
+from scheduler.auction.prices.worths import show_outcome
 from scheduler.auction.search.room import PromisedJob
 from scheduler.experiments.auction.beats import (
     SimulatedBeats,
     join_for_a_day,
     list_beats,
-    list_past_tasks,
+    list_past_bids,
     make_day_rules,
 )
 from scheduler.experiments.auction.exact_replans import plan_exactly
-from scheduler.experiments.auction.run import make_rules
+from scheduler.experiments.auction.run import decide_days, make_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Cell, Decision, Task
 
@@ -93,14 +94,17 @@ def _lose_node(scenario: Scenario, at: int, *, node: int, seed: int) -> Loss:
     engine = Engine(rules)
     join_for_a_day(engine, scenario.fleet(), slots=SLOTS)
     admitted: dict[str, Decision] = {}
-    seen, won = list_past_tasks([scenario.day(10_000 + seed)], slots=SLOTS)
+    past = decide_days(
+        scenario, [scenario.day(10_000 + seed)], rules=make_rules(scenario, "lagrangian"), seed=seed
+    )
+    seen, won = list_past_bids(past, slots=SLOTS)
     beats = SimulatedBeats(engine, engine.transition, seen, won)
     for beat, part in list_beats([task for task in tasks if task.arrival_slot <= at], rules):
         beats.reach(beat)
         for task in part:
             decision = engine.transition(events.BidArrived(task, beat.slot))
             assert isinstance(decision, Decision)
-            seen.append(task)
+            seen.append(show_outcome(task, decision))
             if decision.admitted:
                 won.add(task.id)
                 admitted[task.id] = decision

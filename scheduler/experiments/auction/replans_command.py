@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler.experiments.auction.losses import bound_kept, compare_methods, make_losses
+from scheduler.experiments.auction.run import decide_days, make_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.experiments.auction.waiting_plans import run_day
 
@@ -64,7 +65,8 @@ def _print_days(
     gains: list[float] = []
     moved = 0
     for seed in seeds:
-        past = [scenario.day(10_000 + 2 * seed + n) for n in range(2)]
+        days = [scenario.day(10_000 + 2 * seed + n) for n in range(2)]
+        past = decide_days(scenario, days, rules=make_rules(scenario, "lagrangian"), seed=seed)
         plain, improved = (
             run_day(scenario, scenario.day(seed), past_days=past, seed=seed, improves=improves)
             for improves in (None, ends_later)

@@ -12,12 +12,14 @@ from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import Outcome
 from scheduler.auction.prices import Settings
+from scheduler.auction.prices.worths import price_task, show_outcome
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
 from scheduler.experiments.auction.beats import (
+    DecidedDay,
     SimulatedBeats,
     join_for_a_day,
     list_beats,
-    list_past_tasks,
+    list_past_bids,
     make_day_rules,
 )
 from scheduler.experiments.auction.bounds import make_capacity
@@ -57,11 +59,10 @@ def run_policy(
     tasks: Sequence[Task],
     *,
     rules: ZoneRules,
-    past_days: Sequence[Sequence[Task]] = (),
+    past_days: Sequence[DecidedDay] = (),
     seed: int = 0,
     settings: Settings | None = None,
     most_held: float = inf,
-    past_won: Collection[str] | None = None,
     returned: Collection[str] = frozenset(),
     cancelled: Collection[str] = frozenset(),
     at_price: Collection[str] = frozenset(),
@@ -76,15 +77,14 @@ def run_policy(
     tasks : sequence of Task
         In order of arrival.
     rules : ZoneRules
-    past_days : sequence of sequences of Task
+    past_days : sequence of DecidedDay
+        The latest first (``decide_days``).
     seed : int
     settings : Settings, optional
         Of the solves.
     most_held : float
         Samples that one owner may hold; its bids beyond it are turned away before they
         reach the auction.
-    past_won : collection of str
-        Ids of past bids that were admitted; all of them without.
     returned : collection of str
         Ids of bids whose cells go back on sale as soon as they are won: all that they do to
         prices is done, and they take no room.
@@ -116,7 +116,7 @@ def run_policy(
     decisions: list[Decision] = []
     welfare = revenue = 0.0
     held: defaultdict[str, float] = defaultdict(float)
-    seen, won = list_past_tasks(past_days, slots=scenario.slots, won=past_won)
+    seen, won = list_past_bids(past_days, slots=scenario.slots)
     beats = SimulatedBeats(engine, engine.transition, seen, won)
     if solves:
         # As in a market that is open, prices have been solved before the first bid.
@@ -141,7 +141,7 @@ def run_policy(
                 look(engine, task, slot)
             decision = engine.transition(events.BidArrived(task, slot))
             assert isinstance(decision, Decision)
-            seen.append(task)
+            seen.append(show_outcome(task, decision))
             decisions.append(decision)
             if not decision.admitted or decision.parts is None:
                 continue
@@ -151,6 +151,7 @@ def run_policy(
             revenue += decision.payment
             if task.id in cancelled:
                 won.discard(task.id)
+                seen[-1] = price_task(task, None)
             if decision.schedule is not None and (task.id in returned or task.id in cancelled):
                 engine.transition(events.CellsReleased(task.id, decision.schedule.cells))
     by_id = {decision.task_id: decision for decision in decisions}
@@ -163,6 +164,29 @@ def run_policy(
         # Beats decide the bids of a slot in an order of their own.
         decisions=[by_id[task.id] for task in tasks],
     )
+
+
+def decide_days(
+    scenario: Scenario,
+    days: Sequence[Sequence[Task]],
+    *,
+    rules: ZoneRules,
+    seed: int = 0,
+    settings: Settings | None = None,
+) -> list[DecidedDay]:
+    """Give what became of past days, each sold as a first day; bids get ids of their own."""
+    found = list[DecidedDay]()
+    for back, given in enumerate(days, start=1):
+        tasks = [replace(task, id=f"{back} days before {task.id}") for task in given]
+        day = run_policy(scenario, tasks, rules=rules, seed=seed, settings=settings)
+        pairs = list(zip(tasks, day.decisions, strict=True))
+        found.append(
+            DecidedDay(
+                bids=[show_outcome(task, decision) for task, decision in pairs],
+                won=frozenset(task.id for task, decision in pairs if decision.admitted),
+            )
+        )
+    return found
 
 
 def _turn_away(task: Task) -> Decision:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from scheduler.auction import Engine
 from scheduler.auction.log import events
+from scheduler.auction.prices.worths import show_outcome
 from scheduler.auction.search.room import PromisedJob
 from scheduler.experiments.auction.beats import (
+    DecidedDay,
     SimulatedBeats,
     join_for_a_day,
     list_beats,
-    list_past_tasks,
+    list_past_bids,
     make_day_rules,
 )
 from scheduler.experiments.auction.cheaper_plans import find_cheaper_plans
@@ -36,7 +38,7 @@ def run_day(
     scenario: Scenario,
     tasks: Sequence[Task],
     *,
-    past_days: Sequence[Sequence[Task]],
+    past_days: Sequence[DecidedDay],
     seed: int,
     improves: bool | None,
 ) -> WaitingDay:
@@ -56,7 +58,7 @@ def run_day(
     admitted: dict[str, tuple[Task, Decision]] = {}
     asked: dict[str, float] = {}
     revenue, moved = 0.0, 0
-    seen, won = list_past_tasks(past_days, slots=scenario.slots)
+    seen, won = list_past_bids(past_days, slots=scenario.slots)
     beats = SimulatedBeats(engine, engine.transition, seen, won)
     for beat, part in list_beats(tasks, rules):
         beats.reach(beat)
@@ -67,7 +69,7 @@ def run_day(
         for task in part:
             decision = engine.transition(events.BidArrived(task, beat.slot))
             assert isinstance(decision, Decision)
-            seen.append(task)
+            seen.append(show_outcome(task, decision))
             if decision.admitted and decision.parts is not None:
                 won.add(task.id)
                 admitted[task.id] = (task, decision)

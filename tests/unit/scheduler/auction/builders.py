@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
+from scheduler.auction.prices.worths import show_outcome
 from scheduler.types import Decision, NodeSpec, Task
 
 
@@ -45,6 +47,15 @@ def task(name: str = "t", **changes: Any) -> Task:
             **changes,
         }
     )
+
+
+def list_outcomes(log: Iterable[ChainEntry]) -> list[Task]:
+    """Give the decided bids of a log as solves read them."""
+    return [
+        show_outcome(entry.event.task, entry.outcome)
+        for entry in log
+        if isinstance(entry.event, events.BidArrived) and isinstance(entry.outcome, Decision)
+    ]
 
 
 def price(engine: Engine, compute_price: float, memory_price: float = 0.0) -> None:

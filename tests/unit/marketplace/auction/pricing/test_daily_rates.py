@@ -147,7 +147,8 @@ def test_what_the_market_price_is_above_the_rate_is_the_houses(zone, owner):
     assert problems(zone) == []
 
 
-def test_a_days_rates_are_posted_once_from_the_bids_of_whole_days_before(zone, owner):
+def test_a_days_rates_are_posted_once_from_the_bids_of_whole_days_before(owner):
+    zone = market.rates_zone()
     refresh_zone(zone=zone, now=NOW)
     assert are_rates_due(zone=zone, now=NOW)
     assert request_due_rates(clock=lambda: NOW) == [zone.pk]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,8 @@ from scheduler.auction.prices.rate_inputs import (
     write_row,
 )
 from scheduler.auction.prices.solve import SOLVER
-from scheduler.types import Decision, NodeRate, NodeSpec
-from tests.unit.scheduler.auction.builders import node, task
+from scheduler.types import Decision, NodeRate, NodeSpec, Task
+from tests.unit.scheduler.auction.builders import list_outcomes, node, task
 
 DAY = 4
 RULES = ZoneRules(horizon_slots=6, posts_rates=True)
@@ -35,7 +35,7 @@ def register(nodes: list[NodeSpec]) -> list[RegisteredNode]:
     return [RegisteredNode(each, f"provider of {each.id}") for each in nodes]
 
 
-def post(slot: int, *, day: str, bids: list[events.BidArrived]) -> events.RatesPosted:
+def post(slot: int, *, day: str, bids: Sequence[Task]) -> events.RatesPosted:
     """Post the rates of the day that begins with a slot, from the day before."""
     starts = [slot - DAY] if slot - DAY > 0 else []
     given: dict[str, Any] = {
@@ -53,14 +53,14 @@ def post(slot: int, *, day: str, bids: list[events.BidArrived]) -> events.RatesP
     }
     past = [
         replace(
-            bid.task,
-            arrival_slot=bid.task.arrival_slot - slot + DAY,
-            deadline_slot=bid.task.deadline_slot - slot + DAY,
+            bid,
+            arrival_slot=bid.arrival_slot - slot + DAY,
+            deadline_slot=bid.deadline_slot - slot + DAY,
         )
         for bid in bids
     ]
     rates = find_rates_of(
-        inputs, past_days=[past] if starts else [], day_slots=DAY, won={b.task.id for b in bids}
+        inputs, past_days=[past] if starts else [], day_slots=DAY, won={bid.id for bid in bids}
     )
     return events.RatesPosted(slot, 2, DAY, rates, inputs)
 
@@ -82,7 +82,7 @@ def write(forge: Forge = lambda event: event, *, joins: Forge | None = None) -> 
     decisions = [entry.outcome for entry in log[-8:] if isinstance(entry.outcome, Decision)]
     assert [decision.admitted for decision in decisions] == [True] * 8
     log.append(engine.apply(events.SlotAdvanced(8)))
-    before = post(8, day="3", bids=BIDS)
+    before = post(8, day="3", bids=list_outcomes(log))
     inputs = {**before.inputs, "last_position": engine.position}
     log.append(engine.apply(forge(replace(before, inputs=inputs))))
     if joins is not None:

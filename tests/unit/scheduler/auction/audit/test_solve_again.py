@@ -25,7 +25,7 @@ from scheduler.public_log import days
 from scheduler.public_log.days import commit_secret
 from scheduler.public_log.transcript import check_transcript
 from scheduler.types import Beat, Decision, Task
-from tests.unit.scheduler.auction.builders import node, task
+from tests.unit.scheduler.auction.builders import list_outcomes, node, task
 
 QUICK = Settings(futures=2, iterations=6)
 RULES = ZoneRules(horizon_slots=6, day_slots=10, beats_per_slot=2, settings=asdict(QUICK))
@@ -38,11 +38,11 @@ BIDS = [
 LAST = events.BidArrived(task("last", bid=5_000.0, arrival_slot=1), 0, "salt")
 
 
-def solve(engine: Engine) -> events.PricesSolved:
+def solve(engine: Engine, log: list[ChainEntry]) -> events.PricesSolved:
     """Solve as the market does, from the log up to the engine's position."""
     won = frozenset(held.task_id for held in engine.reservations())
-    seen = SeenBids(tasks=[bid.task for bid in BIDS], won=won)
-    return solve_for_beat(engine, load=lambda _: seen, salt="secret")
+    tasks = [task for task in list_outcomes(log) if task.id != LAST.task.id]
+    return solve_for_beat(engine, load=lambda _: SeenBids(tasks=tasks, won=won))
 
 
 def write(forge: Callable[[events.PricesSolved], events.PricesSolved]) -> list[ChainEntry]:
@@ -52,7 +52,7 @@ def write(forge: Callable[[events.PricesSolved], events.PricesSolved]) -> list[C
     log.append(engine.apply(events.BidsReceived(tuple((b.task.id, seal(b)) for b in BIDS))))
     log += [engine.apply(bid) for bid in BIDS]
     log.append(engine.apply(events.SlotAdvanced(0)))
-    solved = solve(engine)
+    solved = solve(engine, log)
     # More happens before the prices come into force.
     log.append(engine.apply(events.NodeJoined(node("other", ask=11.0))))
     log.append(engine.apply(events.SlotAdvanced(0, 1)))
@@ -82,7 +82,7 @@ def test_a_log_that_begins_between_two_beats_has_the_seed_of_its_first_solve_che
     """As from a snapshot, or with ``auction_verify --since-last``."""
     engine, log = Engine(RULES), list[ChainEntry]()
     go_on(engine, log, events.NodeJoined(node(ask=10.0)), events.SlotAdvanced(0))
-    solved, begin = solve(engine), engine.snapshot()
+    solved, begin = solve(engine, log), engine.snapshot()
     go_on(engine, log, events.SlotAdvanced(0, 1), forge(solved))
     found = verify_transcript(write_transcript_lines(log[2:], snapshot=begin))
     if problem is None:
@@ -235,7 +235,7 @@ def test_prices_that_are_left_in_force_count_in_an_erratum(
     for entry in log:
         engine.apply(entry.event)
         if isinstance(entry.event, events.PricesSolved):
-            following = solve(engine)
+            following = solve(engine, log)
     log.append(engine.apply(events.SlotAdvanced(1)))
     log.append(engine.apply(leave(following)))
     found = check(log)
@@ -273,26 +273,25 @@ def test_bids_of_seats_that_arrive_later_do_not_refute_a_log_a_day_later() -> No
 
     def solve_from(position: int, tasks: list[Task]) -> Verification:
         seen = SeenBids(tasks=tasks, won=won, first_position=position)
-        solved = solve_for_beat(state, load=lambda _: seen, salt="secret")
+        solved = solve_for_beat(state, load=lambda _: seen)
         assert solved.inputs["day_start"] == 3
         return check([*log, engine.replica().apply(solved)])
 
-    found = solve_from(first, [today.task])
+    found = solve_from(first, [task for task in list_outcomes(log) if task.id == "today"])
     assert (found.ok, found.problem, found.solved_again) == (True, None, 1)
     other = "the first_position of the solve is not what follows from the log"
     assert solve_from(first + 2, []).problem == other
 
 
-def test_an_erratum_of_a_log_without_bids_says_that_its_amounts_are_not_checked() -> None:
+def test_the_amounts_of_an_erratum_are_checked_in_a_log_without_bids_too() -> None:
     log = write(lambda s: replace(dear(s), inputs={**s.inputs, "slot": 2}))
-    rule = check(log).problem
-    named = excuse(log, rule or "", {"compute_price": 580.0})
-    lines = write_transcript_lines(named, rules=RULES, shows=lambda _: False)
-    found = verify_transcript(lines)
-    assert found.ok
-    [known] = found.known_faults
-    assert (known.off_by, known.measured) == ({"compute_price": 580.0}, False)
-    assert "not worked out again without bids" in str(known)
+    first = check(log)
+    named = excuse(log, first.problem or "", dict(first.off_by or {}))
+    for off_by, ok in ((dict(first.off_by or {}), True), ({"compute_price": 1.0}, False)):
+        named = excuse(log, first.problem or "", off_by)
+        found = verify_transcript(write_transcript_lines(named, rules=RULES, shows=lambda _: False))
+        assert found.ok is ok
+        assert [known.measured for known in found.known_faults] == [True] * ok
 
 
 @pytest.mark.parametrize(
@@ -311,7 +310,7 @@ def test_prices_come_into_force_with_their_beat_and_at_no_other_time(
     log.append(engine.apply(events.BidsReceived(tuple((b.task.id, seal(b)) for b in BIDS))))
     log += [engine.apply(bid) for bid in BIDS]
     log.append(engine.apply(events.SlotAdvanced(0)))
-    solved = solve(engine)
+    solved = solve(engine, log)
     log += [engine.apply(event) for event in (events.SlotAdvanced(0, 1), *between, solved)]
     assert check(log).problem == problem
 
@@ -362,7 +361,7 @@ def test_a_solve_comes_into_force_with_the_next_beat_and_not_with_one_after_it()
     """Else the house would choose between a solve and the next by letting a beat pass."""
     engine = Engine(RULES)
     log = [engine.apply(events.NodeJoined(node(ask=10.0))), engine.apply(events.SlotAdvanced(0))]
-    solved = solve(engine)
+    solved = solve(engine, log)
     log.append(engine.apply(events.SlotAdvanced(1)))
     log.append(engine.apply(replace(solved, inputs={**solved.inputs, "beat": [1, 0]})))
     assert check(log).problem == "the beat of the solve is not what follows from the log"
@@ -554,10 +553,15 @@ def test_what_a_solve_is_made_of_is_checked_where_bids_are_left_out_too(problem:
     assert problem in (found.problem or "")
 
 
-def test_a_log_without_bids_says_how_many_solves_it_takes_as_logged() -> None:
-    lines = write_transcript_lines(write(dear), rules=RULES, shows=lambda _: False)
-    found = verify_transcript(lines)
-    assert (found.ok, found.solved_again, found.taken_as_logged) == (True, 0, 1)
+def test_prices_are_solved_again_where_bids_are_left_out() -> None:
+    """No amount has a part in them, so that everybody can."""
+    honest, forged = (
+        verify_transcript(write_transcript_lines(write(each), rules=RULES, shows=lambda _: False))
+        for each in (lambda solved: solved, dear)
+    )
+    assert (honest.ok, honest.solved_again, honest.taken_as_logged) == (True, 1, 0)
+    assert (forged.ok, forged.position) == (False, 14)
+    assert forged.problem == "solved again, the bids before lead to another compute_price"
 
 
 @pytest.mark.parametrize(
@@ -604,7 +608,7 @@ def reach(engine: Engine, log: list[ChainEntry], beat: Beat) -> None:
         beats = [e.position for e in log if _begins(e.event, span.decided_from)]
         return SeenBids(tasks=[], first_position=beats[0] if span.decided_from > 0 else 1)
 
-    solved = solve_for_beat(left, load=load, salt="secret")
+    solved = solve_for_beat(left, load=load)
     go_on(engine, log, events.SlotAdvanced(beat.slot, beat.part), solved)
 
 

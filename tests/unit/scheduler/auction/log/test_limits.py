@@ -119,7 +119,6 @@ def test_a_bid_with_a_number_that_is_none_is_refused_and_leaves_no_trace(
         (events.PricesSolved(2**60, {}, {}), "first_slot"),
         (events.PricesSolved(0, {}, {}, usual_rates={"g": (NAN,)}), "usual_rates of g"),
         (events.PricesSolved(0, {}, {}, inputs={"each": NAN}), "inputs cannot be written"),
-        (events.PricesSolved(0, {}, {}, private={"value": INF}), "private cannot be written"),
         (events.PricesSolved(0, {}, {}, inputs={"days": {1}}), "inputs cannot be written"),
         (
             events.RulesChanged(ZoneRules(settings={"growth": NAN})),

@@ -17,7 +17,7 @@ from scheduler.auction.prices import Forecast, KnownBids, Settings, forecast_fut
 from scheduler.auction.prices.forecast import forecast_arrivals
 from scheduler.auction.prices.scenarios import find_scenarios
 from scheduler.auction.search.grid import Floats
-from scheduler.experiments.auction.run import make_rules, run_baseline, run_policy
+from scheduler.experiments.auction.run import decide_days, make_rules, run_baseline, run_policy
 from scheduler.types import NodeSpec, Task
 from tests.unit.scheduler.experiments.auction.builders import CROWDED
 
@@ -395,11 +395,12 @@ def test_a_zone_without_nodes_or_bids_solves_to_nothing() -> None:
 
 def test_on_a_crowded_day_solved_prices_beat_first_come_first_served() -> None:
     day = CROWDED.day(7)
-    past = [CROWDED.day(100), CROWDED.day(101)]
-    ours = run_policy(CROWDED, day, rules=make_rules(CROWDED, "lagrangian"), past_days=past)
+    rules = make_rules(CROWDED, "lagrangian")
+    past = decide_days(CROWDED, [CROWDED.day(100), CROWDED.day(101)], rules=rules)
+    ours = run_policy(CROWDED, day, rules=rules, past_days=past)
     theirs = run_baseline("eft", CROWDED, day, seed=0, time_limit_s=1.0)
     assert ours.welfare > theirs.welfare
-    again = run_policy(CROWDED, day, rules=make_rules(CROWDED, "lagrangian"), past_days=past)
+    again = run_policy(CROWDED, day, rules=rules, past_days=past)
     assert again.decisions == ours.decisions
 
 
