@@ -28,7 +28,7 @@ from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
-from tests.unit.marketplace.common.threads import at_once
+from tests.unit.marketplace.common.threads import at_once, is_waited_for
 from tests.waiting import until
 
 pytestmark = [
@@ -233,7 +233,7 @@ def test_web_killed_in_the_middle_of_a_group_has_placed_all_or_nothing_of_it(zon
 
         def kill_when_blocked():
             ends_at = time.monotonic() + 60
-            while not blocked_by(connection_of_test) and time.monotonic() < ends_at:
+            while not is_waited_for(connection_of_test) and time.monotonic() < ends_at:
                 time.sleep(0.02)
             server.kill()
 
@@ -264,17 +264,6 @@ def test_web_killed_in_the_middle_of_a_group_has_placed_all_or_nothing_of_it(zon
 
 def all_are_decided():
     return not Bid.objects.filter(status="pending").exists()
-
-
-def blocked_by(pid):
-    """Sessions that wait for a lock of this one; asked on a connection of the asker's own."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND %s = ANY (pg_blocking_pids(pid))",
-            [pid],
-        )
-        return cursor.fetchone()[0]
 
 
 def open_backends():

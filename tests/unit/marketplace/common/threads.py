@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Barrier, Event
+from threading import Barrier
 from typing import Any
 
 from django.db import connection, connections
@@ -30,34 +30,33 @@ def at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 def in_between(call: Callable[[], Any]) -> Iterator[Callable[[], Future[Any]]]:
     """Let a transaction under way start another act, on a connection of its own.
 
-    What it gives starts ``call`` and returns once that has ended, or waits for a lock; the block
-    ends once it has ended.
+    What it gives starts ``call`` and returns once that has ended, or waits for a lock of the
+    transaction; the block ends once it has ended.
     """
     with ThreadPoolExecutor(1) as pool:
 
+        def run() -> Any:
+            try:
+                return call()
+            finally:
+                connections.close_all()
+
         def start() -> Future[Any]:
-            known, begun = [], Event()
-
-            def run() -> Any:
-                try:
-                    connection.ensure_connection()
-                    known.append(connection.connection.info.backend_pid)
-                    begun.set()
-                    return call()
-                finally:
-                    begun.set()
-                    connections.close_all()
-
             future = pool.submit(run)
-            begun.wait()
-            while not future.done() and not _waits(known[0]):
+            while not future.done() and not is_waited_for(connection.connection.info.backend_pid):
                 pass
             return future
 
         yield start
 
 
-def _waits(pid: int) -> bool:
+def is_waited_for(pid: int) -> bool:
+    """Whether another session waits for a lock that a database session holds.
+
+    A transaction under way sees locks as they are, and sessions as they were as it looked first.
+    """
     with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 WHERE cardinality(pg_blocking_pids(%s)) > 0", [pid])
+        cursor.execute(
+            "SELECT 1 FROM pg_locks WHERE NOT granted AND %s = ANY (pg_blocking_pids(pid))", [pid]
+        )
         return cursor.fetchone() is not None
