@@ -247,7 +247,8 @@ def _give_back(book: Lane, seat: HeldSeat) -> None:
         if cell.slot >= book.first_free_slot:
             coming[bid_id].append(cell)
     for bid_id, cells in coming.items():
-        book.apply(events.CellsReleased(task_id=bid_id, cells=tuple(cells)))
+        # Only their operational cost returns to the lane; the rent in their price stays paid.
+        book.apply(events.CellsReleased(task_id=bid_id, cells=tuple(cells), paid_share=1.0))
         which = Q(slot__gte=book.first_free_slot)
         release_reservations(bid_id=bid_id, which=which, now=book.now)
         Seat.objects.filter(pk=bid_id).update(last_slot=cells[0].slot - 1)

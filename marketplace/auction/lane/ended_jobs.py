@@ -118,10 +118,9 @@ def _prepare_release(lane: Lane, job: Job) -> _Release | None:
         slot=slot,
         first_slot=first,
         promised_micros=bid.promised_micros,
+        paid_share=_find_paid_share(bid, case),
     )
     event = replace(event, refunded=case.work.share < LEAST_PAID)
-    if event.rest is None:
-        event = replace(event, paid_share=float(_find_paid_share(bid, case)))
     # What the engine cannot answer fails here, before it can change the zone.
     lane.book.engine.replica().transition(event)
     won = replace(case, is_own_delay=False)

@@ -7,7 +7,9 @@ from datetime import timedelta
 import pytest
 
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.cancelling import cancel_sold_job
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import UserError
@@ -17,11 +19,24 @@ from marketplace.express.models import ExpressRequest, RequestStatus, Seat
 from marketplace.express.requests import PENDING_MAX
 from marketplace.express.seat_autoscaler import list_demand, reclaim_seats, settle_seats
 from marketplace.express.selectors import summarize_lanes
+from marketplace.fleet.models import Node
+from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import get_wallet
 from tests import market_builders as market
-from tests.express_builders import OPEN_AT, answered, ask, customer, finish, job_of, open_lane
+from tests.builders import NOW
+from tests.express_builders import (
+    OPEN_AT,
+    answered,
+    ask,
+    customer,
+    finish,
+    job_of,
+    open_lane,
+    zone_with_nodes,
+)
+from tests.unit.marketplace.auction.test_resold import check_log
 
 pytestmark = pytest.mark.django_db
 
@@ -75,6 +90,30 @@ def test_what_given_back_cells_cost_returns_to_the_lane_and_providers_get_the_re
     assert get_wallet(organisation=lane.organisation).available_micros == before + returned
     assert sum(Earning.objects.values_list("amount_micros", flat=True)) == used
     assert Bid.objects.get(pk=seat.pk).refund_micros == returned > 0
+
+
+def test_cells_that_a_lane_bought_of_an_owner_and_gives_back_stay_paid_for(owner):
+    """Of such a seat only the operational cost returns; nobody else could buy its cells meanwhile.
+
+    So an owner that gave them back before has the rent of them all the same.
+    """
+    zone = zone_with_nodes(1)
+    market.price_rent(zone, Node.objects.get())
+    bid = market.bid(owner, zone, epochs=4)
+    decide_pending_bids(zone=zone, now=NOW)
+    cancel_sold_job(job=Job.objects.get(bid_id=bid.pk), cancelled_by=None, now=NOW)
+    settle_finished(now=NOW)
+    # Four seats fill the node.
+    lane = open_lane(zone, least_seats=4, most_seats=4)
+    assert set(Seat.objects.values_list("first_slot", flat=True)) == {102}
+    lane.floor_seats = 0
+    assert reclaim_seats(lane, now=market.slot_at(zone, 103)) == 4
+    assert not Reservation.objects.filter(slot=104, released_at=None).exists()
+    refresh_zone(zone=zone, now=market.slot_at(zone, 104))
+    cells = Reservation.objects.filter(bid=bid).order_by("slot")
+    waited = [(101, 98_000, 0), *((slot, 98_000, 98_000) for slot in (102, 103, 104))]
+    assert list(cells.values_list("slot", "waited_micros", "resold_micros")) == waited
+    check_log(zone)
 
 
 def test_what_a_lane_costs_in_an_hour_is_what_its_seats_cost_a_slot(zone, lane):
