@@ -118,7 +118,11 @@ class Market:
             name = rng.choice(sorted(held))
             some = rng.sample(held[name], rng.randint(1, len(held[name])))
             released = events.CellsReleased(name, (*some, Cell(self.slot, "nobody")))
-            return self._give_back(released) if self.gives_back else released
+            if self.gives_back:
+                return self._give_back(released)
+            # One that keeps cells goes on, and pays its whole price.
+            is_over = len(some) == len(held[name])
+            return replace(released, paid_share=rng.random() if is_over else 1.0)
         if kind == "replan" and held:
             name = rng.choice(sorted(held))
             task = replace(

@@ -65,7 +65,7 @@ class GiveBackAudit:
         self._sold: dict[str, _SoldTask] = {}
         #: The slot that runs; ``None`` before the log says it.
         self._slot: int | None = None
-        #: The slot that has to begin next: a job was given back in it.
+        #: The slot that has to begin next: a job ended in it.
         self._due: int | None = None
         #: By node, its type.
         self._types: dict[str, str] = {}
@@ -75,7 +75,7 @@ class GiveBackAudit:
         if self._due is not None and not isinstance(event, CellsReleased):
             due, self._due = self._due, None
             if not isinstance(event, SlotAdvanced) or event.slot < due:
-                return f"a job was given back in slot {due}, which did not begin"
+                return f"a job ended in slot {due}, which did not begin"
         problem = self._read(event, outcome)
         if isinstance(outcome, GridChange):
             for dropped in outcome.dropped:
@@ -114,10 +114,23 @@ class GiveBackAudit:
             case CellsReleased(task_id=task_id, rest=rest) if task_id in self._sold:
                 problem = None if rest is None else self._compare(self._sold[task_id], event, rest)
                 self._forget(task_id, event.cells)
+                if rest is None and event.paid_share < 1.0:
+                    self._expect_end(self._sold[task_id])
                 return problem
             case _:
                 pass
         return None
+
+    def _expect_end(self, sold: _SoldTask) -> None:
+        """Note that a job has ended, as its price does not stay paid: it keeps no cell to come.
+
+        Those of slots that the log does not know yet have to begin next.
+        """
+        if self._slot is None:
+            return
+        coming = [cell.slot for cell in sold.room if cell.slot > self._slot]
+        if coming:
+            self._due = max(*coming, self._due or 0)
 
     def _compare(self, sold: _SoldTask, event: CellsReleased, rest: Task) -> str | None:
         task, units = sold.task, rest.compute_demand

@@ -8,7 +8,7 @@ from pathlib import Path
 from scheduler.auction.audit.transcripts import verify_transcript
 
 LOG = Path(__file__).parents[4] / "data" / "auction" / "log_2026_11.jsonl"
-HEAD = "1d25a9d6215aeeea82cd4fbe1e3df81ebd2a79934411e9b6e9487333243b3e4d"
+HEAD = "9caaca7d957b9022dddf2589eb0046e469579ee4d0fbd2362c23f54ff1f5cc89"
 
 
 def test_a_stored_log_verifies_to_its_hash_and_not_once_it_is_altered() -> None:

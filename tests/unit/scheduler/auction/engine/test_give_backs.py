@@ -15,7 +15,7 @@ from scheduler.auction.engine.give_backs import compute_refund
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import chain_entry
 from scheduler.auction.log.codec import event_to_json, outcome_to_json
-from scheduler.auction.log.outcomes import ReleasedCells
+from scheduler.auction.log.outcomes import GridChange, ReleasedCells
 from scheduler.types import Cell, Decision, NodeRate
 from tests.unit.scheduler.auction.builders import enter, node, price, task
 
@@ -91,6 +91,34 @@ def test_a_job_that_is_refunded_for_the_most_part_pays_no_more_than_the_rest(
     event = events.CellsReleased("t", CELLS, paid_share=share, refunded=refunded)
     audit = GiveBackAudit()
     found = [audit.find_problem(entry.event, entry.outcome) for entry in begin(event)]
+    assert found == [None] * (len(found) - 1) + [problem]
+
+
+@pytest.mark.parametrize(
+    ("event", "then", "problem"),
+    [
+        (events.CellsReleased("t", CELLS[1:], paid_share=1.0), events.NodeLeft("n", 9), None),
+        (events.CellsReleased("t", CELLS, paid_share=0.9), events.NodeLeft("n", 9), None),
+        # It ended in a slot that its zone did not know yet.
+        (events.CellsReleased("t", CELLS[1:], paid_share=0.9), events.SlotAdvanced(0), None),
+        (
+            events.CellsReleased("t", CELLS[1:], paid_share=0.9),
+            events.NodeLeft("n", 9),
+            "a job ended in slot 0, which did not begin",
+        ),
+        (
+            events.CellsReleased("t", CELLS[:1]),
+            events.SlotAdvanced(0),
+            "a job ended in slot 1, which did not begin",
+        ),
+    ],
+)
+def test_a_job_that_keeps_cells_to_come_pays_its_whole_price(event, then, problem):
+    """Else a house could keep an owner's rent of a cell for which its buyer goes on paying."""
+    log = begin(event, then)
+    audit = GiveBackAudit()
+    assert audit.find_problem(events.SlotAdvanced(-1), GridChange()) is None
+    found = [audit.find_problem(entry.event, entry.outcome) for entry in log]
     assert found == [None] * (len(found) - 1) + [problem]
 
 

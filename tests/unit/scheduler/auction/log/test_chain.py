@@ -39,8 +39,8 @@ EVENTS = (
     events.BidArrived(task("owned", bid=9.0, owner="somebody"), 0, salt="s2"),
     events.SlotAdvanced(1),
     events.NodeChanged(node("b", ask=2.0)),
-    events.CellsReleased("t", (Cell(1, "n"),)),
-    events.CellsReleased("t", (Cell(1, "n"),), refunded=True),
+    events.CellsReleased("t", (Cell(1, "n"),), paid_share=1.0),
+    events.CellsReleased("t", (Cell(1, "b"), Cell(2, "b")), refunded=True, paid_share=0.1),
     events.TaskReplanned(task(compute_demand=4.0), 1, salt="s3"),
     events.TaskReplanned(
         task(compute_demand=4.0),
