@@ -205,7 +205,8 @@ def refund_charge(
     ------
     Conflict
         ``not_charged``; ``refund_exceeds_charge``; ``reference_reused``: the same reason with
-        another amount.
+        another amount; ``not_captured``: it is above the day's limit, and the card has not paid
+        yet, so that no wallet can have it.
     """
     check_amount(amount_micros)
     reference = _name_refund(hold_reference, reason)
@@ -228,9 +229,12 @@ def refund_charge(
                 extra={"left_micros": left_micros},
             )
         cents = 0 if payment is None else amount_micros // MICROS_PER_CENT
-        if payment is not None and payment.status == PaymentStatus.PAID and cents:
+        # Of a price that could not be collected, nothing leaves the house.
+        if payment is not None and payment.status != PaymentStatus.UNCOLLECTED and cents:
             # The house bears the gateway's fee; beyond a day's limit the wallet takes all of it.
             is_refused = measure_contested(payment) or find_refund_problem(payment, cents, now=now)
+            if is_refused and payment.status != PaymentStatus.PAID:
+                raise Conflict("not_captured", "The card has not paid yet. Try again in a minute.")
             cents *= not is_refused
         post_entry(
             kind=EntryKind.REFUND,

@@ -720,6 +720,36 @@ def test_a_refund_above_the_days_limit_goes_into_the_wallet(
     assert get_wallet(organisation=buyer) == Wallet(2_000_000, 0)
 
 
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_a_refund_above_the_days_limit_waits_until_the_card_has_paid(
+    cards: GatewayControl, buyer: Organisation, settings: Any, is_collected: bool
+) -> None:
+    """Else who ends a job before its price is captured would be bound by no limit."""
+    settings.CARD_BACK_ALL_CENTS = 300
+    payment = _authorise(cards, buyer, cents=500)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=5_000_000)
+
+    def refund() -> None:
+        refund_charge(hold_reference="bid_1", amount_micros=5_000_000, reason="ended", now=NOW)
+
+    with pytest.raises(Conflict) as refused:
+        refund()
+    assert refused.value.code == "not_captured"
+    assert not CardRefund.objects.exists()
+    assert Hold.objects.get().refunded_micros == 0
+    if not is_collected:
+        gateway.cancel_intent(gateway_id=payment.gateway_id or "", key="expired")
+    make_calls(now=NOW)
+    refund()
+    make_calls(now=NOW)
+    # Of a price that no card paid nothing goes anywhere.
+    assert get_wallet(organisation=buyer) == Wallet(5_000_000 if is_collected else 0, 0)
+    assert CardRefund.objects.filter(status="done").count() == 0
+    house = get_house_balances()
+    assert (house[AccountKind.CARD_REFUNDS], house[AccountKind.CHARGEBACKS]) == (0, 0)
+    assert check_ledger().balanced
+
+
 def test_what_a_card_cannot_take_back_returns_to_the_wallet(
     cards: GatewayControl, buyer: Organisation
 ) -> None:
