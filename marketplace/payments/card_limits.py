@@ -19,6 +19,8 @@ from marketplace.payments.models import MICROS_PER_CENT, CardPayment, CardRefund
 from marketplace.payments.stripe_gateway import CARD_MAX_CENTS
 
 DAY = timedelta(days=1)
+#: Name of the advisory lock of what goes back to all cards.
+CARD_REFUNDS = ("payments", "card_refunds")
 #: Card payments of one organisation within a day, those given up left out.
 PAYMENTS_A_DAY = 20
 #: Refunds to the cards of one organisation within a day.
@@ -77,7 +79,7 @@ def find_refund_problem(payment: CardPayment, amount_cents: int, *, now: datetim
     Call while holding the organisation's wallet, and after any other lock: nobody else sends money
     back until the transaction ends, so that no two use up what is left for all.
     """
-    lock_until_commit("payments", "card_refunds")
+    lock_until_commit(*CARD_REFUNDS)
     organisation = payment.organisation
     since = CardRefund.objects.filter(asked_at__gt=now - DAY)
     own = since.filter(payment__organisation=organisation)

@@ -16,6 +16,9 @@ import psycopg
 from django.db import connection
 from psycopg.pq import TransactionStatus
 
+from marketplace.common.locks import lock_number
+from marketplace.payments.card_limits import CARD_REFUNDS
+
 #: Tables whose rows several kinds of acts lock together, in their order.
 ORDER = (
     "jobs_errand",
@@ -36,6 +39,7 @@ _FROM = re.compile(r'\bFROM\s+"?(?P<table>\w+)"?', re.IGNORECASE)
 _UPDATED = re.compile(r'^\s*UPDATE\s+"?(?P<table>\w+)"?', re.IGNORECASE)
 _ID = re.compile(r"\b[a-z]+[_-][0-9a-z]{20,}\b")
 _NUMBER = re.compile(r"-?\b\d+\b")
+_CARD_REFUNDS = lock_number(*CARD_REFUNDS)
 
 
 class LockOutOfOrder(AssertionError):
@@ -51,6 +55,8 @@ class _Held:
     bids: set[str] = field(default_factory=set)
     #: Organisations of which it has read what the market may still bear.
     exposures: set[str] = field(default_factory=set)
+    #: Nobody else sends money back to a card.
+    sends_back: bool = False
 
 
 @dataclass
@@ -75,7 +81,7 @@ class LockOrder:
             self._held[conn] = _Held()
         held = self._held.setdefault(conn, _Held())
         if "pg_advisory_xact_lock" in text:
-            self._note_exposures(values, held)
+            self._note_advisory(values, held)
         for table, waits in _find_locks(text):
             ids = set(_ID.findall(f"{text} {values!r}"))
             if waits:
@@ -86,11 +92,14 @@ class LockOrder:
             if table == "jobs_job":
                 held.jobs |= ids
 
-    def _note_exposures(self, values: object, held: _Held) -> None:
+    def _note_advisory(self, values: object, held: _Held) -> None:
         for number in map(int, _NUMBER.findall(repr(values))):
+            held.sends_back |= number == _CARD_REFUNDS
             organisation = self.exposures.get(number)
-            if organisation is None:
+            if organisation is None or organisation in held.exposures:
                 continue
+            if held.sends_back:
+                raise LockOutOfOrder(f"what is borne for {organisation} is locked after refunds")
             if organisation < max(held.exposures, default=""):
                 raise LockOutOfOrder(f"what is borne for {organisation} is locked after others'")
             held.exposures.add(organisation)
@@ -99,6 +108,8 @@ class LockOrder:
         if table == "jobs_slice" and " IN (" in text and "jobs_job" not in held.tables:
             # One alone may be written; several are waited for with others in hand.
             raise LockOutOfOrder(f"slices are locked without their jobs: {text[:200]}")
+        if held.sends_back and table in ORDER and table not in held.tables:
+            raise LockOutOfOrder(f"{table} is locked after refunds to cards: {text[:200]}")
         # A hold is not locked without its accounts.
         is_last = table == "payments_hold" or table in held.tables
         if held.exposures and table in ORDER and not is_last:
