@@ -24,7 +24,8 @@ from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.types import Decision, Task
 
 QUICK = DecoySize(days=4, slots=24, futures=2)
-FULL = DecoySize(days=10, slots=48, futures=2)
+#: The harm of a day is as noisy as its prices: ten days could tell nothing.
+FULL = DecoySize(days=360, slots=24, futures=2)
 #: Of the room of so many slots, the share that is blocked, and how long before it is bought.
 SHARE, BLOCKED, AHEAD = 0.54, 6, 5
 #: Slots from the begin of one block to that of the next.
