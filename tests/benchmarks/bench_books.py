@@ -296,7 +296,7 @@ _ROWS = (
     # The trigger that does this is off.
     "INSERT INTO payments_earningsum AS stored (organisation_id, starts_at, amount_micros, lines)"
     " SELECT %(earner)s, date_bin('15 minutes', now(), TIMESTAMPTZ '2000-01-01 00:00+00'),"
-    " 380000 * made, made FROM (SELECT %(last)s::int - %(first)s::int + 1 AS made) AS added"
+    " 380000::bigint * made, made FROM (SELECT %(last)s::int - %(first)s::int + 1 AS made) AS added"
     " ON CONFLICT (organisation_id, starts_at) DO UPDATE SET"
     " amount_micros = stored.amount_micros + excluded.amount_micros,"
     " lines = stored.lines + excluded.lines",
