@@ -41,7 +41,8 @@ _WALL_S = 180
 #: What that program needs of our environment, which holds the market's secrets.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 _ROOT = Path(__file__).parents[2]
-_BUNDLED = "bundled:"
+#: How sources that are shipped with the workers begin.
+BUNDLED = "bundled:"
 _BUNDLED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _BUNDLED_DIRECTORY = Path(workers.protocol.__file__).parents[1] / "models"
 
@@ -54,8 +55,8 @@ def find_bundled_directory(source: str) -> Path | None:
     UserError
         ``unknown_base_model``: a bundled name that is not there.
     """
-    if source.startswith(_BUNDLED):
-        name = source.removeprefix(_BUNDLED)
+    if source.startswith(BUNDLED):
+        name = source.removeprefix(BUNDLED)
         directory = _BUNDLED_DIRECTORY / name
         if not _BUNDLED_NAME.fullmatch(name) or not directory.is_dir():
             raise _build_unknown_error(f"No model named {name!r} is bundled.")
@@ -65,7 +66,7 @@ def find_bundled_directory(source: str) -> Path | None:
 
 
 def is_bundled(source: str) -> bool:
-    return source.startswith(_BUNDLED)
+    return source.startswith(BUNDLED)
 
 
 @cache

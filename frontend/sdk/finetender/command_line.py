@@ -68,8 +68,11 @@ def _add_access(parsers: Any) -> None:
 
 def _add_bidding(parsers: Any) -> None:
     check = _add(parsers, "check", commands.check_rows, "read rows here as the market would")
-    check.add_argument("file", metavar="FILE")
-    check.add_argument("--base", required=True, help="the zone's base model: a hub id or a folder")
+    check.add_argument("data", metavar="DATA", help="a file of rows, or where it is")
+    check.add_argument("--zone", help="what to be checked for (default: the only one)")
+    check.add_argument(
+        "--base", help="its base model, a hub id or a folder; then no market is asked"
+    )
     check.add_argument("--longest", type=int, help="most tokens of a row that training reads")
 
     quote = _add(parsers, "quote", commands.show_quote, "what a job would cost, by deadline")

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from finetender import local_programs
 from finetender.client import Client
+from finetender.data_sources import open_source
 from finetender.errors import FinetenderError, InvalidRequestError, JobFailedError, UsageError
 from finetender.imports import import_settings
 from finetender.job_files import read_job_file, read_settings_file
@@ -18,7 +19,10 @@ from finetender.output import open_client, print_json, read_price, show_moment, 
 from finetender.progress import choose_view, draw_bar, say
 from finetender.result_commands import write_vllm_line
 from finetender.terms import AdapterSettings, TrainingSettings
-from finetender.values import Bid, ExpressAnswer, ExpressQuote, Job, JobEvent
+from finetender.values import Bid, ExpressAnswer, ExpressQuote, Job, JobEvent, Zone
+
+#: Numbers of lines in a sentence.
+_LINES_SHOWN = 10
 
 
 def _read_settings(chosen: argparse.Namespace) -> tuple[AdapterSettings, TrainingSettings]:
@@ -310,10 +314,25 @@ def join_nodes(chosen: argparse.Namespace) -> int:
     return local_programs.join_node(chosen.rest)
 
 
+def _find_zone(chosen: argparse.Namespace) -> Zone:
+    """The zone that is named, itself or by its base model; the only one where none is."""
+    with open_client(chosen) as client:
+        zones = client.list_zones()
+    found = [zone for zone in zones if chosen.zone in (None, zone.name, zone.base_model)]
+    if len(found) != 1:
+        names = ", ".join(zone.name for zone in zones) or "none"
+        raise UsageError(f"Choose one zone by --zone; there are: {names}.")
+    return found[0]
+
+
 def check_rows(chosen: argparse.Namespace) -> int:
-    """Read rows on this machine as the market would; nothing is sent."""
-    path = Path(chosen.file)
-    is_usable, found = local_programs.check_rows(path, base=chosen.base, longest=chosen.longest)
+    """Read rows on this machine as the market would; none of them is sent."""
+    base, longest = chosen.base, chosen.longest
+    if base is None:
+        zone = _find_zone(chosen)
+        base, longest = zone.base_model, longest or zone.raw["max_sequence_length"]
+    with open_source(chosen.data) as (path, _):
+        is_usable, found = local_programs.check_rows(path, base=base, longest=longest)
     if chosen.json:
         print_json(found)
     else:
@@ -324,6 +343,18 @@ def check_rows(chosen: argparse.Namespace) -> int:
         else:
             say(
                 f"{found['rows']:,} rows, {found['tokens']:,} tokens, the longest row has "
-                f"{found['longest_row_tokens']:,}; {found['long_rows']:,} rows are cut."
+                f"{found['longest_row_tokens']:,}."
             )
+            _tell_long_rows(found, longest)
     return 0 if is_usable else InvalidRequestError.exit_code
+
+
+def _tell_long_rows(found: Mapping[str, Any], longest: int | None) -> None:
+    if not found["long_rows"]:
+        return
+    lines = ", ".join(map(str, found["long_lines"][:_LINES_SHOWN]))
+    more = ", …" if found["long_rows"] > _LINES_SHOWN else ""
+    say(
+        f"Longer than the {longest} tokens that training reads: line {lines}{more}. Upload with "
+        "--long-rows cut or leave_out, or shorten them."
+    )

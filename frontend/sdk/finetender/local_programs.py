@@ -14,6 +14,9 @@ from typing import Any
 from finetender.errors import FinetenderError, UsageError
 from finetender.settings import find_access
 
+#: What the reader of rows imports beside the market's own package; its extra ``check``.
+_READER_NEEDS = ("huggingface_hub", "jinja2", "tokenizers")
+
 
 def join_node(arguments: Sequence[str]) -> int:
     """``python -m workers join`` with the market that was signed in to, unless one is given."""
@@ -36,7 +39,7 @@ def verify_transcript(path: Path, *, chain_only: bool) -> int:
     """
     if chain_only:
         return _run(_find_verifier(), "transcript", str(path))
-    _require("scheduler", "pip install '.[sim]'; or check the chain alone, with --chain-only")
+    _require("pip install '.[sim]'; or check the chain alone, with --chain-only", "scheduler")
     return _run("scheduler", "verify", str(path))
 
 
@@ -56,7 +59,7 @@ def _find_verifier() -> str:
 
 def check_rows(path: Path, *, base: str, longest: int | None) -> tuple[bool, dict[str, Any]]:
     """Read rows as the market reads them; whether it would take them, and what they are."""
-    _require("marketplace", "pip install .")
+    _require("pip install '.[check]'", "marketplace", *_READER_NEEDS)
     command = [sys.executable, "-m", "marketplace.jobs.check_file", str(path), "--base", base]
     limit = [] if longest is None else ["--longest", str(longest)]
     done = subprocess.run([*command, *limit], check=False, stdout=subprocess.PIPE, text=True)
@@ -65,8 +68,8 @@ def check_rows(path: Path, *, base: str, longest: int | None) -> tuple[bool, dic
     return done.returncode == 0, json.loads(done.stdout.splitlines()[-1])
 
 
-def _require(package: str, command: str) -> None:
-    if find_spec(package) is None:
+def _require(command: str, *packages: str) -> None:
+    if None in map(find_spec, packages):
         raise UsageError(
             f"This needs the market's own package beside this one. In its repository: {command}"
         )

@@ -316,11 +316,13 @@ def _find_refusal(reading: Reading, choices: UploadChoices) -> UserError | None:
             reason = "No line of the file is a usable row."
     if reason is None and reading.faulty and choices.faulty_lines == REFUSE:
         lines = "line" if reading.faulty == 1 else "lines"
-        reason = f"{reading.faulty:,} {lines} cannot be used. Correct them, or leave them out."
+        reason = f"{reading.faulty:,} {lines} cannot be used. Correct them, or have them left out: "
+        reason += "faulty_lines=leave_out."
     if reason is None and reading.long_rows and choices.long_rows == REFUSE:
         rows = "row is" if reading.long_rows == 1 else "rows are"
         reason = f"{reading.long_rows:,} {rows} longer than the model takes, from line "
-        reason += f"{reading.long_lines[0]:,} on. Shorten them, or let them be cut or left out."
+        reason += f"{reading.long_lines[0]:,} on. Shorten them, or have them cut or left out: "
+        reason += "long_rows=cut or leave_out."
     if reason is None:
         return None
     extra = {"errors": reading.errors, "faulty": reading.faulty}

@@ -150,7 +150,7 @@ def test_who_wants_to_correct_the_file_has_nothing_stored(
         done = decide(upload, faulty_lines="refuse")
     assert (done.status, Dataset.objects.count()) == (UploadStatus.REFUSED, 0)
     assert build_upload_error(done).message == (
-        "1 line cannot be used. Correct them, or leave them out."
+        "1 line cannot be used. Correct them, or have them left out: faulty_lines=leave_out."
     )
     assert default_storage.listdir(f"uploads/{owner.pk}") == ([], [])
 
