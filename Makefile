@@ -159,9 +159,10 @@ test-nightly: setup-dev ## Longer variants, and properties on examples not tried
 test-nightly-slice: setup-dev ## The shortest of the longer variants, with new examples
 	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -m nightly tests/properties/test_auction_truthfulness.py
 
-test-interop: setup-dev ## LangChain, instructor, LiteLLM, MLflow and llama.cpp, installed for it
+test-interop: setup-dev ## LangChain, instructor, LiteLLM, MLflow, llama.cpp and vLLM, installed for it
 	$(PYTHON) -m pytest -s -m nightly tests/unit/marketplace/api/openai/test_interop.py \
-	  tests/unit/marketplace/tracking/test_mlflow.py tests/unit/workers/exporting/test_llama_cpp.py
+	  tests/unit/marketplace/tracking/test_mlflow.py tests/unit/workers/exporting/test_llama_cpp.py \
+	  tests/unit/marketplace/api/test_vllm.py
 
 test-pages: setup-dev
 	cd frontend/web && npm run --silent check && npm test --silent

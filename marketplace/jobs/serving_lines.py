@@ -9,6 +9,9 @@ from marketplace.jobs.models import Job
 from workers.protocol.adapter_files import name_base
 from workers.protocol.job_spec import AdapterKind, DataFormat
 
+#: What ``vllm serve`` takes as ``--max-lora-rank``; an adapter of less fits.
+_VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
 
 @dataclass(frozen=True, slots=True)
 class ServingLine:
@@ -29,9 +32,9 @@ def build_vllm_line(job: Job, *, folder: str) -> str | None:
     if not _writes_text(job) or adapter.dora:
         return None
     base = shlex.quote(name_base(job.zone.base_model_source))
+    rank = next(rank for rank in _VLLM_RANKS if rank >= adapter.rank)
     return (
-        f"vllm serve {base} --enable-lora --max-lora-rank {adapter.rank}"
-        f" --lora-modules {job.pk}={folder}"
+        f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules {job.pk}={folder}"
     )
 
 

@@ -17,7 +17,7 @@ from finetender.imports import import_settings
 from finetender.job_files import read_job_file, read_settings_file
 from finetender.output import open_client, print_json, read_price, show_moment, tell
 from finetender.progress import choose_view, draw_bar, say
-from finetender.result_commands import write_vllm_line
+from finetender.result_commands import read_vllm_line
 from finetender.terms import AdapterSettings, TrainingSettings
 from finetender.values import Bid, ExpressAnswer, ExpressQuote, Job, JobEvent, Zone
 
@@ -115,7 +115,7 @@ def run_job(chosen: argparse.Namespace) -> None:
         _follow(client, bid.job_id, as_json=chosen.json)
         if work.output is not None:
             found = client.download_adapter(bid.job_id, work.output)
-            line = write_vllm_line(found, bid.job_id)
+            line = read_vllm_line(found, bid.job_id)
             tell(chosen, str(found), {"path": str(found), "vllm": line})
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
 import re
+import shlex
 import sys
 import zipfile
 from contextlib import suppress
@@ -15,6 +15,8 @@ from typing import Any
 from finetender.errors import UsageError
 from finetender.output import open_client, show_bytes, tell
 from finetender.progress import say
+
+_CARD_BYTES_MAX = 100_000
 
 
 def download_files(chosen: argparse.Namespace) -> None:
@@ -28,27 +30,30 @@ def download_files(chosen: argparse.Namespace) -> None:
             return
         path = Path(chosen.output or f"{chosen.job}-adapter.zip")
         found = client.download_adapter(chosen.job, path, on_bytes=show)
-    line = write_vllm_line(found, chosen.job)
+    line = read_vllm_line(found, chosen.job)
     if line is not None and not chosen.json:
         say(f"Unpack it into {chosen.job}, then: {line}", file=sys.stderr)
     tell(chosen, str(found), {"path": str(found), "vllm": line})
 
 
-def write_vllm_line(adapter: Path, job_id: str) -> str | None:
+def read_vllm_line(adapter: Path, job_id: str) -> str | None:
     """The command that serves an adapter with vLLM, once it is unpacked into ``job_id``.
 
-    ``None`` where vLLM does not serve it: it has no matrices of LoRA.
+    It stands in the adapter's card. ``None`` where vLLM does not serve it.
     """
-    config: dict[str, Any] = {}
+    card = ""
     with (
         suppress(OSError, ValueError, KeyError, zipfile.BadZipFile),
         zipfile.ZipFile(adapter) as of,
+        of.open("README.md") as file,
     ):
-        config = json.loads(of.read("adapter_config.json"))
-    if config.get("peft_type") != "LORA" or config.get("task_type") != "CAUSAL_LM":
-        return None
-    serve = f"vllm serve {config['base_model_name_or_path']} --enable-lora"
-    return f"{serve} --max-lora-rank {config['r']} --lora-modules {job_id}={job_id}"
+        card = file.read(_CARD_BYTES_MAX).decode()
+    for line in map(str.strip, card.splitlines()):
+        if line.startswith("vllm serve "):
+            with suppress(ValueError):
+                # Its last word says which folder is served; no word of it is a second command.
+                return shlex.join([*shlex.split(line)[:-1], f"{job_id}={job_id}"])
+    return None
 
 
 def export_adapter(chosen: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,7 @@ from finetender import Client, FinetenderError, UnreachableError, UsageError, ca
 from finetender.__main__ import main
 from finetender.access_commands import is_readable_on_its_way
 from finetender.operations import data, file_parts
+from finetender.result_commands import read_vllm_line
 
 STEERS = "\x1b]0;owned\x07\x1b[2J\r\n\x7f\x9b31m"
 #: Status, headers and content of an answer to a path.
@@ -202,6 +204,22 @@ def test_an_export_takes_no_name_but_its_jobs(
     assert "Name it yourself, with --output" in capsys.readouterr().err
     assert Path("Makefile").read_text() == "mine"
     assert sorted(path.name for path in Path().iterdir()) == ["Makefile"]
+
+
+@pytest.mark.parametrize(
+    ("card", "line"),
+    [
+        ("    vllm serve a; id --lora-modules x=.", "vllm serve 'a;' id --lora-modules job=job"),
+        ("vllm serve $(id) `id` x=.", "vllm serve '$(id)' '`id`' job=job"),
+        ('vllm serve "a', None),
+        ("rm -rf .", None),
+    ],
+)
+def test_a_card_says_no_second_command(tmp_path: Path, card: str, line: str | None) -> None:
+    adapter = tmp_path / "adapter.zip"
+    with zipfile.ZipFile(adapter, "w") as archive:
+        archive.writestr("README.md", f"# Card\n\n{card}\n")
+    assert read_vllm_line(adapter, "job") == line
 
 
 def test_a_download_that_begins_anew_each_time_comes_to_an_end(

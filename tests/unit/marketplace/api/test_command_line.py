@@ -248,10 +248,8 @@ def test_an_adapter_comes_with_the_line_that_serves_it(
     finish(bid.job_id)
     artifact = Artifact.objects.get(job=bid.job_id)
     with zipfile.ZipFile(tmp_path / "made.zip", "w") as made:
-        config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 8}
-        made.writestr(
-            "adapter_config.json", json.dumps(config | {"base_model_name_or_path": "org/base"})
-        )
+        serve = "vllm serve org/base --enable-lora --max-lora-rank 8 --lora-modules x=."
+        made.writestr("README.md", f"# Card\n\n    {serve}\n")
     content = (tmp_path / "made.zip").read_bytes()
     artifact.file.storage.delete(artifact.file.name)
     with artifact.file.storage.open(artifact.file.name, "wb") as stored:

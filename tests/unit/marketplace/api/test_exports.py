@@ -226,7 +226,7 @@ def test_an_adapter_loads_beside_the_base_model_that_the_market_gives(
     with artifact.file.open("rb") as file, zipfile.ZipFile(file) as archive:
         archive.extractall(tmp_path / "adapter")
     card = (tmp_path / "adapter" / "README.md").read_text()
-    assert f"vllm serve {BASE.removeprefix('bundled:')} --enable-lora --max-lora-rank 4" in card
+    assert f"vllm serve {BASE.removeprefix('bundled:')} --enable-lora --max-lora-rank 8" in card
     assert "--output base.tar && tar xf base.tar" in card
     api = Api(owner)
     answer = api.get(f"/api/zones/{zone.name}/base")

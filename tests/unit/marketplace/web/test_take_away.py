@@ -66,12 +66,21 @@ def test_the_page_of_an_adapter_has_the_lines_that_serve_it(site: Site) -> None:
     here, vllm, ollama = map(unescape, served)
     assert f'model="ft:{job.pk}"' in here
     assert f'base_url="{settings.PUBLIC_URL}/v1"' in here
-    rank = job.terms.adapter.rank
-    assert vllm.endswith(f"--enable-lora --max-lora-rank {rank} --lora-modules {job.pk}=./{job.pk}")
+    assert job.terms.adapter.rank == 8
+    assert vllm.endswith(f"--enable-lora --max-lora-rank 8 --lora-modules {job.pk}=./{job.pk}")
     assert ollama.splitlines()[-1] == f"ollama create {job.pk} -f Modelfile"
     assert f"/playground?job={job.pk}" in page
     assert f"/bids/new?model={job.pk}&amp;zone={site.zone.name}" in page
     assert Artifact.objects.get().sha256 in page
+
+
+@pytest.mark.parametrize(("rank", "room"), [(1, 1), (2, 8), (9, 16), (33, 64), (256, 256)])
+def test_vllm_is_told_the_least_rank_that_it_takes(site: Site, rank: int, room: int) -> None:
+    job = finish_job(site)
+    job.terms = replace(job.terms, adapter=replace(job.terms.adapter, rank=rank))
+    line = build_vllm_line(job, folder=".")
+    assert line is not None
+    assert f" --max-lora-rank {room} " in line
 
 
 def test_vllm_serves_what_it_cannot_load_as_merged_weights(site: Site) -> None:
