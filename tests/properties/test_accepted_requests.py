@@ -46,8 +46,6 @@ NOT_IN_A_SCHEMA: Mapping[str, Sequence[str]] = {
     "unsupported_parameter": ("The model's chat template has no place for tools",),
     # What hours a node has, and that a time is over.
     "invalid_hours": ("Say from when and until when", "Give maintenance a beginning and an end"),
-    # Chat rooms take fewer events than programs.
-    "invalid_events": (r"Choose one event or more of job\.succeeded, job\.failed, job\.late, ",),
     "invalid_availability": ("The end of the availability must be in the future",),
     "invalid_hyperparameter": (
         # The zone's base model.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -78,12 +81,26 @@ class InvitationRequest(RoleRequest):
     )
 
 
-@extend_schema_field({"type": "string", "enum": sorted(EVENT_TYPES)})
+@extend_schema_field({"type": "string", "enum": sorted({*EVENT_TYPES, *NOTICE_KINDS})})
 class EventField(serializers.CharField):
-    """A type of event, or the beginning of some."""
+    """A type of event; which of them a form has, ``webhooks`` checks."""
+
+
+def _allow_events(events: Iterable[str]) -> dict[str, Any]:
+    return {"properties": {"events": {"items": {"enum": sorted(events)}}}}
 
 
 class WebhookRequest(StrictSerializer):
+    # Chat rooms get sentences, of other events than programs get.
+    schema_rules = {
+        "if": {
+            "properties": {"form": {"not": {"const": MessageForm.STANDARD.value}}},
+            "required": ["form"],
+        },
+        "then": _allow_events(NOTICE_KINDS),
+        "else": _allow_events(EVENT_TYPES),
+    }
+
     url = FormedText(HTTPS_URL, max_length=500, help_text="An https address that is public.")
     form = serializers.ChoiceField(
         MessageForm.values,
