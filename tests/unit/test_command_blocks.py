@@ -31,4 +31,4 @@ def test_each_loop_ends_and_each_request_fails_when_it_is_refused(page: Path) ->
 def test_the_pages_have_such_commands() -> None:
     found = "\n".join(line for page in PAGES for line in read_commands(page))
     assert found.count("curl ") > 10
-    assert found.count("$(seq ") == 5
+    assert found.count("$(seq ") == 6
