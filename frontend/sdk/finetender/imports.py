@@ -149,6 +149,8 @@ def _take_batch(job: dict[str, Any], flat: Mapping[str, Any], left_out: list[str
 
 
 def _is_whole(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
     return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
 
 
@@ -246,7 +248,7 @@ def _read_whole(value: Any) -> int:
 
 
 def _read_share(value: Any) -> float:
-    if not (isinstance(value, int | float) and 0 <= value < 1):
+    if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value < 1):
         raise ValueError("the market holds out a share, and no number of rows.")
     return float(value)
 

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
+from zipfile import is_zipfile
 
 from finetender.errors import UsageError
 
@@ -59,6 +60,9 @@ def read_job_file(path: Path) -> JobFile:
     for name in _OBJECTS:
         if not isinstance(found.get(name, {}), dict):
             raise UsageError(f"{path}: {name} has members of its own.")
+    for name in (*_NEEDED, *_TEXTS):
+        if isinstance(found.get(name, ""), bool | list | dict | None):
+            raise UsageError(f"{path}: {name} is one text or number.")
     terms = {
         name: value for name, value in found.items() if name not in ("data", "output", "sweep")
     }
@@ -69,7 +73,7 @@ def read_job_file(path: Path) -> JobFile:
     return JobFile(
         data=_find_rows(path, str(found["data"])),
         terms=terms,
-        output=None if output is None else path.parent / str(output),
+        output=None if output is None else _find_output(path, str(output)),
         sweep=found.get("sweep"),
     )
 
@@ -143,4 +147,29 @@ def _choose_loader() -> Callable[[str], Any]:
 def _find_rows(path: Path, given: str) -> str:
     """A file seen from the folder of the job's own, or the id as it is."""
     beside = path.parent / given
-    return str(beside) if beside.exists() else given
+    try:
+        return str(beside) if beside.exists() else given
+    except OSError:
+        # A name that is too long for any file.
+        return given
+
+
+def _find_output(path: Path, given: str) -> Path:
+    """Where the adapter goes: said before anything is paid, and in place of no other file.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not given.isprintable():
+        raise UsageError(f"{path}: output is {given!r}, which is no name of a file.")
+    output = path.parent / given
+    try:
+        has_place, is_other = output.parent.is_dir(), output.exists() and not is_zipfile(output)
+    except OSError as error:
+        raise UsageError(f"{path}: output cannot be written: {error}.") from None
+    if not has_place:
+        raise UsageError(f"{path}: output: there is no folder {output.parent}.")
+    if is_other:
+        raise UsageError(f"{path}: output: {output} is there already, and is no adapter.")
+    return output

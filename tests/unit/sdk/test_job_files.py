@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import zipfile
 
 import pytest
 from finetender.__main__ import main
@@ -46,6 +47,15 @@ def test_a_file_says_data_bid_settings_and_where_the_adapter_goes(tmp_path):
         (JOB.replace("price", "prize"), "'prize' is no member of a job. Is price meant?"),
         ("data: rows.jsonl", "needs price, deadline"),
         (JOB + "adapter: 8", "adapter has members of its own"),
+        (JOB.replace("rows.jsonl", "[a, b]"), "data is one text or number"),
+        (JOB.replace("4.50", "{usd: 5}"), "price is one text or number"),
+        (JOB.replace("6h", "null"), "deadline is one text or number"),
+        (JOB + "name: true", "name is one text or number"),
+        (JOB.replace("adapter.zip", "none/adapter.zip"), "there is no folder"),
+        (JOB.replace("adapter.zip", "../job.yaml/../x"), "there is no folder"),
+        (JOB.replace("adapter.zip", "job.yaml"), "job.yaml is there already, and is no adapter"),
+        (JOB.replace("adapter.zip", '"a\\0b"'), "which is no name of a file"),
+        (JOB.replace("adapter.zip", "x" * 300), "output cannot be written: .*too long"),
         ("- data", "no names with values"),
         ("a: [", "is no YAML"),
     ],
@@ -55,6 +65,17 @@ def test_a_file_that_is_no_job_says_why(tmp_path, text, words):
         read_job_file(write(tmp_path / "job.yaml", text))
     with pytest.raises(UsageError, match="cannot be read"):
         read_job_file(tmp_path / "none.yaml")
+
+
+def test_a_name_that_is_too_long_for_a_file_is_data_of_that_name(tmp_path):
+    long = "a" * 5_000
+    assert read_job_file(write(tmp_path / "job.yaml", JOB.replace("rows.jsonl", long))).data == long
+
+
+def test_an_earlier_adapter_is_replaced(tmp_path):
+    with zipfile.ZipFile(tmp_path / "adapter.zip", "w") as earlier:
+        earlier.writestr("adapter_config.json", "{}")
+    assert read_job_file(write(tmp_path / "job.yaml", JOB)).output == tmp_path / "adapter.zip"
 
 
 BOMB = "a: &a {x: 1}\n" + "".join(
@@ -200,6 +221,7 @@ def test_a_configuration_becomes_a_file_that_lacks_only_the_bid(tmp_path, capsys
 def test_values_of_another_kind_are_left_out_and_the_rest_is_taken():
     wrong = {
         "lora_r": 8,
+        "num_epochs": True,
         "num_train_epochs": [1],
         "val_size": "some",
         "per_device_train_batch_size": "auto",
@@ -209,6 +231,7 @@ def test_values_of_another_kind_are_left_out_and_the_rest_is_taken():
     found = import_settings(wrong)
     assert found.job == {"adapter": {"rank": 8}}
     assert [sentence.split()[0] for sentence in found.left_out] == [
+        "num_epochs",
         "num_train_epochs",
         "val_size",
         "dataset",
