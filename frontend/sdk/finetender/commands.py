@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from finetender import local_programs
+from finetender.adapter_archives import read_vllm_line
 from finetender.client import Client
 from finetender.data_sources import open_source
 from finetender.errors import FinetenderError, InvalidRequestError, JobFailedError, UsageError
@@ -17,7 +18,6 @@ from finetender.imports import import_settings
 from finetender.job_files import read_job_file, read_settings_file
 from finetender.output import open_client, print_json, read_price, show_moment, tell
 from finetender.progress import choose_view, draw_bar, say
-from finetender.result_commands import read_vllm_line
 from finetender.terms import AdapterSettings, TrainingSettings
 from finetender.values import Bid, ExpressAnswer, ExpressQuote, Job, JobEvent, Zone
 

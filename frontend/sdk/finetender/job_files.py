@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
-from zipfile import is_zipfile
 
+from finetender.adapter_archives import is_adapter
 from finetender.errors import UsageError
 
 _NEEDED = ("data", "price", "deadline")
@@ -23,6 +23,8 @@ _BYTES_MAX = 100_000
 _KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
 #: Numbers that YAML 1.1 takes for texts.
 _POWER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+#: What is in no file's name, or steers a terminal that lists it.
+_NO_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 MEMBERS = (*_NEEDED, *_TEXTS, *_OBJECTS, "verified_only")
 
 
@@ -161,11 +163,11 @@ def _find_output(path: Path, given: str) -> Path:
     ------
     UsageError
     """
-    if not given.isprintable():
+    if _NO_NAME.search(given):
         raise UsageError(f"{path}: output is {given!r}, which is no name of a file.")
     output = path.parent / given
     try:
-        has_place, is_other = output.parent.is_dir(), output.exists() and not is_zipfile(output)
+        has_place, is_other = output.parent.is_dir(), output.exists() and not is_adapter(output)
     except OSError as error:
         raise UsageError(f"{path}: output cannot be written: {error}.") from None
     if not has_place:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 import getpass
 import re
-import shlex
 import sys
-import zipfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from finetender.adapter_archives import read_vllm_line
 from finetender.errors import UsageError
 from finetender.output import open_client, show_bytes, tell
 from finetender.progress import say
-
-_CARD_BYTES_MAX = 100_000
 
 
 def download_files(chosen: argparse.Namespace) -> None:
@@ -34,26 +30,6 @@ def download_files(chosen: argparse.Namespace) -> None:
     if line is not None and not chosen.json:
         say(f"Unpack it into {chosen.job}, then: {line}", file=sys.stderr)
     tell(chosen, str(found), {"path": str(found), "vllm": line})
-
-
-def read_vllm_line(adapter: Path, job_id: str) -> str | None:
-    """The command that serves an adapter with vLLM, once it is unpacked into ``job_id``.
-
-    It stands in the adapter's card. ``None`` where vLLM does not serve it.
-    """
-    card = ""
-    with (
-        suppress(OSError, ValueError, KeyError, zipfile.BadZipFile),
-        zipfile.ZipFile(adapter) as of,
-        of.open("README.md") as file,
-    ):
-        card = file.read(_CARD_BYTES_MAX).decode()
-    for line in map(str.strip, card.splitlines()):
-        if line.startswith("vllm serve "):
-            with suppress(ValueError):
-                # Its last word says which folder is served; no word of it is a second command.
-                return shlex.join([*shlex.split(line)[:-1], f"{job_id}={job_id}"])
-    return None
 
 
 def export_adapter(chosen: argparse.Namespace) -> None:

@@ -19,8 +19,8 @@ import pytest
 from finetender import Client, FinetenderError, UnreachableError, UsageError, calls, streams
 from finetender.__main__ import main
 from finetender.access_commands import is_readable_on_its_way
+from finetender.adapter_archives import read_vllm_line
 from finetender.operations import data, file_parts
-from finetender.result_commands import read_vllm_line
 
 STEERS = "\x1b]0;owned\x07\x1b[2J\r\n\x7f\x9b31m"
 #: Status, headers and content of an answer to a path.
@@ -220,6 +220,25 @@ def test_a_card_says_no_second_command(tmp_path: Path, card: str, line: str | No
     with zipfile.ZipFile(adapter, "w") as archive:
         archive.writestr("README.md", f"# Card\n\n{card}\n")
     assert read_vllm_line(adapter, "job") == line
+
+
+#: Where a file's entry in an archive says what it is, and what no reader takes: a password, a way
+#: of packing that nobody knows, and content that is not packed as it says.
+@pytest.mark.parametrize(
+    ("entry", "index", "value"), [(6, 8, 1), (8, 10, 99), (39, None, 0xFF)], ids=str
+)
+def test_an_archive_that_cannot_be_read_names_no_line(
+    tmp_path: Path, entry: int, index: int | None, value: int
+) -> None:
+    adapter = tmp_path / "adapter.zip"
+    with zipfile.ZipFile(adapter, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("README.md", "vllm serve a --lora-modules x=.")
+    content = bytearray(adapter.read_bytes())
+    content[entry] = value
+    if index is not None:
+        content[content.index(b"PK\1\2") + index] = value
+    adapter.write_bytes(content)
+    assert read_vllm_line(adapter, "job") is None
 
 
 def test_a_download_that_begins_anew_each_time_comes_to_an_end(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import zipfile
 
 import pytest
@@ -55,6 +56,7 @@ def test_a_file_says_data_bid_settings_and_where_the_adapter_goes(tmp_path):
         (JOB.replace("adapter.zip", "../job.yaml/../x"), "there is no folder"),
         (JOB.replace("adapter.zip", "job.yaml"), "job.yaml is there already, and is no adapter"),
         (JOB.replace("adapter.zip", '"a\\0b"'), "which is no name of a file"),
+        (JOB.replace("adapter.zip", '"a\\e[2Jb"'), "which is no name of a file"),
         (JOB.replace("adapter.zip", "x" * 300), "output cannot be written: .*too long"),
         ("- data", "no names with values"),
         ("a: [", "is no YAML"),
@@ -70,6 +72,28 @@ def test_a_file_that_is_no_job_says_why(tmp_path, text, words):
 def test_a_name_that_is_too_long_for_a_file_is_data_of_that_name(tmp_path):
     long = "a" * 5_000
     assert read_job_file(write(tmp_path / "job.yaml", JOB.replace("rows.jsonl", long))).data == long
+
+
+def test_an_archive_that_is_no_adapter_is_replaced_by_none(tmp_path):
+    """Sheets, wheels and packed rows are archives, too."""
+    with zipfile.ZipFile(tmp_path / "adapter.zip", "w") as rows:
+        rows.writestr("rows.jsonl", "{}")
+    with pytest.raises(UsageError, match="is there already, and is no adapter"):
+        read_job_file(write(tmp_path / "job.yaml", JOB))
+
+
+def test_an_output_is_no_pipe_that_never_ends(tmp_path):
+    os.mkfifo(tmp_path / "adapter.zip")
+    with pytest.raises(UsageError, match="is there already, and is no adapter"):
+        read_job_file(write(tmp_path / "job.yaml", JOB))
+
+
+@pytest.mark.parametrize(
+    "name", ["\u3000報告.zip", "\U0001f469\u200d\U0001f52c.zip", "a\u00a0b.zip"]
+)
+def test_an_output_has_any_name_that_a_person_writes(tmp_path, name):
+    job = JOB.replace("adapter.zip", f'"{name}"')
+    assert read_job_file(write(tmp_path / "job.yaml", job)).output == tmp_path / name
 
 
 def test_an_earlier_adapter_is_replaced(tmp_path):

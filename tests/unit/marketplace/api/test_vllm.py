@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finetender.result_commands import read_vllm_line
+from finetender.adapter_archives import read_vllm_line
 
 from marketplace.common import clock
 from marketplace.embedded.servers import find_free_port
