@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,9 +43,11 @@ def open_source(source: Rows) -> Generator[tuple[Path, str]]:
     """
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
-        if not _SCHEME.match(text) and not text.endswith(".parquet"):
-            yield Path(text), Path(text).name
-            return
+        if not is_address(text):
+            _check_file(Path(text))
+            if not text.endswith(".parquet"):
+                yield Path(text), Path(text).name
+                return
         name = text.rstrip("/").partition("?")[0].rpartition("/")[2]
     else:
         text, name = "", "rows.jsonl"
@@ -63,6 +66,18 @@ def open_source(source: Rows) -> Generator[tuple[Path, str]]:
 def is_address(text: str) -> bool:
     """Whether data are somewhere else than in a file of this machine."""
     return _SCHEME.match(text) is not None
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what is no file that ends, such as a pipe or ``/dev/zero``, before it is opened."""
+    try:
+        is_plain = stat.S_ISREG(path.stat().st_mode)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise UsageError(f"{str(path)!r} is no name of a file.") from None
+    if not is_plain:
+        raise UsageError(f"{path} cannot be read: it is no plain file. Write the rows into one.")
 
 
 def _choose_writer(source: Rows) -> Callable[[BinaryIO], bool]:

@@ -149,6 +149,7 @@ def test_it_runs_with_its_extra_alone_and_where_windows_lacks_posixs_modules(
 def test_without_its_extra_it_says_what_to_install(tmp_path, clean_python):
     [package] = (clean_python.parents[1] / "lib").glob("python*/site-packages/tokenizers")
     aside = package.rename(package.with_name("aside"))
+    (tmp_path / "rows.jsonl").touch()
     command = ("-m", "finetender", "check", "rows.jsonl", "--base", "x")
     code, out, told = run(clean_python, *command, cwd=tmp_path)
     aside.rename(package)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 from finetender import data_sources
 from finetender.data_sources import open_source
 from finetender.errors import UsageError
+from finetender.operations import data
 
 from tests.object_bucket import serve_buckets
 
@@ -204,8 +206,10 @@ def test_a_file_of_the_hub_is_read_by_its_address(hub: Path) -> None:
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(
-    source: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    source: str, module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.parquet").touch()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UsageError) as caught:
         read(source)
@@ -213,6 +217,35 @@ def test_a_missing_package_is_named_with_its_extra(
     assert (
         str(caught.value) == f"This needs the package {package}: pip install 'finetender[{extra}]'."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        # Nobody would ever write to it.
+        ("pipe", "it is no plain file"),
+        ("pipe.parquet", "it is no plain file"),
+        # It never ends.
+        ("/dev/zero", "/dev/zero cannot be read: it is no plain file"),
+        (".", "it is no plain file"),
+        ("none.jsonl", "none.jsonl cannot be read: No such file or directory."),
+        ("x" * 300, "File name too long"),
+        ("a\0b", "is no name of a file"),
+        ("\ud800", "is no name of a file"),
+    ],
+    ids=ascii,
+)
+def test_what_is_no_file_that_ends_is_refused_before_it_is_read(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name.startswith("pipe"):
+        os.mkfifo(name)
+    with pytest.raises(UsageError, match=words):
+        read(name)
+    answers = data.upload(name, zone="tiny")
+    with pytest.raises(UsageError, match=words):
+        next(answers)
 
 
 def test_what_is_no_table_is_said(tmp_path: Path) -> None:

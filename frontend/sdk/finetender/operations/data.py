@@ -132,7 +132,9 @@ def ensure_dataset(data: Data, *, zone: str | None = None) -> Operation[Dataset]
         return data
     found = choose_zone((yield from list_zones()), zone)
     dataset_id = yield from find_dataset_id(data, found.name)
-    return Dataset.read((yield from send(Call("GET", f"/api/datasets/{dataset_id}"))).body)
+    return Dataset.read(
+        (yield from send(Call("GET", f"/api/datasets/{check_id(dataset_id)}"))).body
+    )
 
 
 def read_zones(answer: Answer) -> tuple[Zone, ...]:
