@@ -205,15 +205,22 @@ class MarketView(APIView):
         return method(self.request, *self.args, **self.kwargs)
 
     def _check_query(self) -> None:
+        if self.takes_any_query:
+            return
         method = self.request.method or ""
         known = [one.name for one in self.queries.get("GET" if method == "HEAD" else method, ())]
         unknown = sorted(set(self.request.query_params) - set(known))
-        if unknown and not self.takes_any_query and method in self.allowed_methods:
+        if unknown and method in self.allowed_methods:
             there = f"there are {', '.join(known)}" if known else "this address takes none"
             raise UserError(
                 "unknown_parameter",
                 f"There is no parameter {unknown[0][:60]!r} here; {there}.",
                 param=unknown[0][:60],
+            )
+        # Of two values one would be dropped without a word.
+        if twice := [one for one in known if len(self.request.query_params.getlist(one)) > 1]:
+            raise UserError(
+                "repeated_parameter", f"{twice[0]!r} is given twice. Send it once.", param=twice[0]
             )
 
     def get_exception_handler(self) -> Any:

@@ -8,6 +8,7 @@ from datetime import datetime, time, timedelta
 from math import isclose, isfinite
 from typing import Any
 
+from django.utils.datastructures import MultiValueDict
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -176,4 +177,9 @@ class StrictSerializer(serializers.Serializer[Any]):
                         for name in unknown
                     }
                 )
+        if isinstance(data, MultiValueDict):
+            # Of two values of a form, one would be dropped without a word.
+            twice = [name for name, values in data.lists() if len(values) > 1]
+            if twice:
+                raise serializers.ValidationError(dict.fromkeys(twice, "Send it once."))
         return super().to_internal_value(data)

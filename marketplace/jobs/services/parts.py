@@ -235,12 +235,13 @@ def _build_joining_conflict() -> Conflict:
 def _find_parts(upload: PartedUpload, part_ids: Sequence[str]) -> list[UploadPart]:
     """The parts of these ids, in their order."""
     parts = {part.pk: part for part in upload.parts.all()}
-    unknown = [part_id for part_id in part_ids if part_id not in parts]
-    if unknown or len(set(part_ids)) < len(part_ids):
-        wrong = unknown[0][:60] if unknown else "one of them twice"
-        raise UserError(
-            "unknown_part", f"The upload has no such part: {wrong!r}.", param="part_ids"
-        )
+    problem = None
+    if unknown := [part_id for part_id in part_ids if part_id not in parts]:
+        problem = f"The upload has no such part: {unknown[0][:60]!r}."
+    elif len(set(part_ids)) < len(part_ids):
+        problem = "A part is named twice. Name each once, in the file's order."
+    if problem is not None:
+        raise UserError("unknown_part", problem, param="part_ids")
     found = [parts[part_id] for part_id in part_ids]
     size = sum(part.bytes for part in found)
     if size != upload.bytes:

@@ -362,6 +362,7 @@ def test_bids_are_chosen_by_name_zone_and_age_in_either_order(api, zone):
         ("after=%00", "invalid_cursor"),
         ("status=lost", "invalid_status"),
         ("stauts=pending", "unknown_parameter"),
+        ("status=pending&status=admitted", "repeated_parameter"),
         ("order=price", "invalid_order"),
         ("created_after=yesterday", "invalid_moment"),
         ("created_before=2026-11-21T06:00:00", "invalid_moment"),

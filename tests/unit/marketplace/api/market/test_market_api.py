@@ -292,6 +292,16 @@ def test_upload_without_a_file_is_refused(api):
     assert_problem(api.form("/api/datasets", {"name": "x"}), 400, "invalid_request")
 
 
+@pytest.mark.parametrize("name", ["file", "zone"])
+def test_of_two_values_of_a_form_none_is_dropped_without_a_word(api, tokenizer_zone, name):
+    fields = {"file": SimpleUploadedFile("a.jsonl", ROWS), "zone": tokenizer_zone.name}
+    other = {"file": SimpleUploadedFile("b.jsonl", ROWS), "zone": tokenizer_zone.name}
+    answer = api.form("/api/datasets", fields | {name: [fields[name], other[name]]})
+    refused = assert_problem(answer, 400, "invalid_request")
+    assert refused["errors"] == [{"param": name, "detail": "Send it once."}]
+    assert not Dataset.objects.exists()
+
+
 def test_finished_job_shows_its_history_and_gives_its_adapter(api, zone):
     _, job = sold(api, zone)
     start = zone.epoch_at + timedelta(seconds=zone.slot_s * job.cells[0][0] + 1)

@@ -76,18 +76,20 @@ def test_the_client_cuts_a_large_file_by_itself(client):
 
 
 @pytest.mark.parametrize(
-    ("change", "code"),
+    ("change", "code", "words"),
     [
-        (lambda parts: {"part_ids": parts[:1]}, "wrong_size"),
-        (lambda parts: {"part_ids": [parts[0], parts[0]]}, "unknown_part"),
-        (lambda parts: {"part_ids": ["part_x"]}, "unknown_part"),
-        (lambda parts: {"part_ids": parts, "md5": "0" * 32}, "file_damaged"),
+        (lambda parts: {"part_ids": parts[:1]}, "wrong_size", "The parts have 1,000 bytes"),
+        (lambda parts: {"part_ids": [parts[0], parts[0]]}, "unknown_part", "A part is named twice"),
+        (lambda parts: {"part_ids": ["part_x"]}, "unknown_part", "no such part: 'part_x'"),
+        (lambda parts: {"part_ids": parts, "md5": "0" * 32}, "file_damaged", "another MD5 hash"),
     ],
 )
-def test_what_is_not_the_announced_file_is_refused_and_can_be_mended(client, media, change, code):
+def test_what_is_not_the_announced_file_is_refused_and_can_be_mended(
+    client, media, change, code, words
+):
     upload = begin(client)
     parts = [send(client, upload, ROWS[:1000]), send(client, upload, ROWS[1000:])]
-    with pytest.raises(openai.BadRequestError) as refused:
+    with pytest.raises(openai.BadRequestError, match=words) as refused:
         client.uploads.complete(upload.id, **change(parts))
     assert refused.value.code == code
     assert not Upload.objects.exists()
