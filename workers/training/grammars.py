@@ -165,4 +165,6 @@ def _find_fault(schema: str) -> str:
 
 
 def _shorten(said: str) -> str:
-    return said.strip()[:300]
+    """What the library says to a reader, without its own state, which stands after it."""
+    said = said.partition("<state>")[0].strip()
+    return "no text fits it." if said.startswith("NoExtension") else said[:300]

@@ -137,6 +137,20 @@ def test_no_schema_at_all_is_refused(grammars):
             grammars.build(text)
 
 
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"$ref": "#"}, "no text fits it."),
+        ({"anyOf": [{"$ref": "#"}]}, "no text fits it."),
+        ({"type": "nonsense"}, "Invalid type: nonsense"),
+    ],
+)
+def test_the_reason_is_for_a_reader_and_has_no_state_of_the_library(grammars, schema, words):
+    with pytest.raises(SchemaFault) as refused:
+        grammars.build(json.dumps(schema))
+    assert str(refused.value) == f"The schema cannot be followed: {words}"
+
+
 def test_a_schema_that_takes_a_deep_stack_is_refused_by_the_check(grammars):
     # Within the bounds on levels and references, and 8 MB of stack would do.
     with pytest.raises(SchemaFault, match="takes too much to compile"):
