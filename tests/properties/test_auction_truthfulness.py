@@ -37,7 +37,7 @@ def test_no_misreport_pays_where_the_house_takes_a_fee(fee: float) -> None:
 
     found = search_for_profit(open_market, reruns=RERUNS)
     assert found.reruns >= RERUNS
-    assert min(found.won, found.lost) >= 10
+    assert min(found.won, found.lost) >= 5
     assert found.profitable == 0
 
 
