@@ -99,7 +99,7 @@ def refund_by_operator(
     Conflict
         ``not_settled``: the job runs, or its money is still being moved; ``not_charged``;
         ``refund_exceeds_charge``; ``payment_charged_back``; ``reference_reused``: the same reason
-        with another amount.
+        with another amount; ``not_captured``: the card has not paid yet.
     """
     check_operator(refunded_by)
     _check_other(refunded_by, bid.organisation_id)
