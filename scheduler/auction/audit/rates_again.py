@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 from scheduler.auction.audit.faults import measure_difference
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import RatesPosted
+from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.prices.counted_bids import take_charges_off
 from scheduler.auction.prices.forecast_span import PAST_DAYS, ForecastSpan
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode
@@ -150,11 +152,26 @@ def find_term_problem(engine: Engine, event: RatesPosted) -> str | None:
         return "the reference, the cap or the base's memory is not that of the rules"
     if not event.first_slot <= engine.horizon.first_slot < event.first_slot + event.day_slots:
         return "the rates are for another day"
+    if before is not None and not _begins_day(event, before, rules):
+        return "the rates are not those of a day that begins with their first slot"
     # A zone's first rates are posted at once, and once more with those of the day.
     if before is not None and event.first_slot <= before.first_slot and before.inputs.get("day"):
         return "the rates of a day were posted twice"
     other = find_other_terms(inputs["registered"], engine.nodes)
     return None if other is None else f"the rates were made for other terms of node {other}"
+
+
+def _begins_day(event: RatesPosted, before: RatesPosted, rules: ZoneRules) -> bool:
+    """Whether rates name a day, as all but a zone's first do, and begin where it does.
+
+    Otherwise a day could have several, each made of other past days or of none.
+    """
+    day = event.inputs["day"]
+    if not day or not rules.slot_s:
+        # Without a clock days follow each other.
+        return bool(day) and (event.first_slot - before.first_slot) % event.day_slots == 0
+    midnight = datetime.combine(date.fromisoformat(day), time(), UTC)
+    return event.first_slot == (round(midnight.timestamp()) - rules.epoch_s) // rules.slot_s
 
 
 def _find_value_problem(

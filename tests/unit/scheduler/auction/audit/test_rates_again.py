@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
+from scheduler.auction.audit.rates_again import find_term_problem
 from scheduler.auction.audit.verify import Verification, verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
@@ -127,7 +128,26 @@ def test_honest_rates_come_to_what_is_logged() -> None:
     assert max(last.rates["a"].by_block) > last.rates["a"].floor
 
 
+def make_anew(past_days: Sequence[Sequence[Task]], **named: Any) -> Forge:
+    """Name something else, and make the rates that follow from it."""
+
+    def forge(event: events.RatesPosted) -> events.RatesPosted:
+        inputs = {**event.inputs, **named}
+        won = {bid.task.id for bid in BIDS}
+        rates = find_rates_of(inputs, past_days=past_days, day_slots=DAY, won=won)
+        return replace(event, rates=rates, inputs=inputs)
+
+    return forge
+
+
+def begin_sooner(event: events.RatesPosted) -> events.RatesPosted:
+    """The rates that follow, had the day begun a slot before."""
+    made = post(7, day="3", bids=list_outcomes(write()))
+    return replace(made, inputs={**made.inputs, "last_position": event.inputs["last_position"]})
+
+
 FORGERIES: dict[str, Forge] = {
+    "not those of a day that begins with their first slot": begin_sooner,
     "the rate of node a does not follow": raise_rate("a"),
     "the settings of the rates are others": change(
         settings={"block_slots": 2, "floor_markup": 9.0}
@@ -160,6 +180,29 @@ def test_rates_that_the_log_does_not_lead_to_are_found(problem: str) -> None:
     found = check(log)
     assert (found.ok, found.entries) == (False, len(log) - 1)
     assert problem in (found.problem or "")
+
+
+def test_a_day_has_no_first_rates_where_there_were_rates_before() -> None:
+    found = check(write(make_anew([], day="")))
+    assert found.problem == "the rates are not those of a day that begins with their first slot"
+
+
+def test_rates_of_a_zone_with_a_clock_begin_at_midnight() -> None:
+    # Slot 4 begins half an hour before the second of March.
+    rules = replace(RULES, slot_s=6 * 3600, epoch_s=1_772_321_400)
+    engine = Engine(rules)
+    for each in NODES:
+        engine.apply(events.NodeJoined(each))
+    engine.apply(post(0, day="", bids=[]))
+    engine.apply(events.SlotAdvanced(5))
+
+    def find(slot: int, day: str) -> str | None:
+        return find_term_problem(engine, post(slot, day=day, bids=[]))
+
+    wrong = "the rates are not those of a day that begins with their first slot"
+    assert find(4, "2026-03-02") is None
+    assert [find(slot, "2026-03-02") for slot in (3, 5)] == [wrong, wrong]
+    assert [find(4, day) for day in ("2026-03-01", "2026-03-03", "")] == [wrong] * 3
 
 
 def test_an_erratum_excuses_forged_rates_only_with_their_size() -> None:
