@@ -244,7 +244,7 @@ class SolveAudit:
             problem = find_rates_problem(
                 engine,
                 event,
-                find_days=self._find_days,
+                find_days=partial(self._find_days, end=engine.position),
                 won=self._list_won(last),
             )
         except BidsLeftOut as error:
@@ -279,9 +279,10 @@ class SolveAudit:
             return None
         won = self._list_won(engine.position)
         name_bids = partial(self._name_bids, last=engine.position)
+        find_days = partial(self._find_days, end=engine.position)
         try:
             follows = make_rates_of_place(
-                engine, event, name_bids=name_bids, find_days=self._find_days, won=won
+                engine, event, name_bids=name_bids, find_days=find_days, won=won
             )
         except _NOTHING:
             return {"rates": _UNSPEAKABLE}
@@ -304,8 +305,10 @@ class SolveAudit:
             "every": find_sampling(first=first, last=last),
         }
 
-    def _find_days(self, inputs: Mapping[str, Any], span: ForecastSpan) -> list[list[Task]]:
-        """Give the bids of a span's past days.
+    def _find_days(
+        self, inputs: Mapping[str, Any], span: ForecastSpan, *, end: int
+    ) -> list[list[Task]]:
+        """Give the bids of a span's past days, named where the log has so many entries.
 
         Raises
         ------
@@ -313,6 +316,9 @@ class SolveAudit:
             If other positions are named than those that hold them.
         """
         last = int(inputs["last_position"])
+        if last > end:
+            # Of a longer log fewer bids would be read.
+            raise BidsLeftOut("bids are read up to an entry that is not there yet")
         first = self._choose_first(inputs, span, last=last)
         if int(inputs["first_position"]) != first:
             raise BidsLeftOut("bids are read from another entry on than the first of its slots")

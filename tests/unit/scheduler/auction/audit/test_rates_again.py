@@ -147,6 +147,10 @@ def begin_sooner(event: events.RatesPosted) -> events.RatesPosted:
 
 
 FORGERIES: dict[str, Forge] = {
+    # So few bids of so long a log are read that there is none.
+    "cannot be made again: bids are read up to an entry": make_anew(
+        [[]], last_position=40_000_000, every=1_000
+    ),
     "not those of a day that begins with their first slot": begin_sooner,
     "the rate of node a does not follow": raise_rate("a"),
     "the settings of the rates are others": change(
