@@ -60,6 +60,10 @@ class BidsLeftOut(ValueError):
     """Other bids are named than prices have to be made of."""
 
 
+class _BidsUnknown(Exception):
+    """Bids that rates are made of stand before the log's beginning."""
+
+
 class SolveAudit:
     """Runs the solves of a log again as it is replayed.
 
@@ -233,9 +237,6 @@ class SolveAudit:
         return None
 
     def _check_rates(self, engine: Engine, event: RatesPosted) -> str | None:
-        if 0 < self._begin >= _number(event.inputs, "first_position"):
-            self.taken_as_logged += 1
-            return None
         solver = _number(event.inputs, "solver")
         if solver != SOLVER:
             return f"rates of solver {solver}: this program makes them as {SOLVER}"
@@ -247,6 +248,9 @@ class SolveAudit:
                 find_days=partial(self._find_days, end=engine.position),
                 won=self._list_won(last),
             )
+        except _BidsUnknown:
+            self.taken_as_logged += 1
+            return None
         except BidsLeftOut as error:
             return f"the rates cannot be made again: {error}"
         except _NOTHING:
@@ -314,6 +318,8 @@ class SolveAudit:
         ------
         BidsLeftOut
             If other positions are named than those that hold them.
+        _BidsUnknown
+            If they begin before the log does.
         """
         last = int(inputs["last_position"])
         if last > end:
@@ -324,6 +330,8 @@ class SolveAudit:
             raise BidsLeftOut("bids are read from another entry on than the first of its slots")
         if int(inputs["every"]) != find_sampling(first=first, last=last):
             raise BidsLeftOut("more or fewer of the bids were left out than of so long a log")
+        if 0 < self._begin >= first:
+            raise _BidsUnknown
         after = bisect_right(self._positions, last)
         if any(task.arrival_slot < span.day_start for task in self._bids[after:]):
             raise BidsLeftOut("bids of its days were left out")

@@ -209,6 +209,32 @@ def test_rates_of_a_zone_with_a_clock_begin_at_midnight() -> None:
     assert [find(4, day) for day in ("2026-03-01", "2026-03-03", "")] == [wrong] * 3
 
 
+@pytest.mark.parametrize("joins", [None, raise_rate("late")])
+def test_rates_that_need_no_earlier_bids_are_checked_from_a_snapshot_on(
+    joins: Forge | None,
+) -> None:
+    """Whatever positions they name, or none."""
+    engine, log = Engine(RULES), write(joins=joins)
+    for entry in log[:-1]:
+        engine.apply(entry.event)
+    begin = engine.snapshot()
+    last = log[-1].event
+    assert isinstance(last, events.RatesPosted)
+    if joins is None:
+        inputs = {name: of for name, of in last.inputs.items() if name != "first_position"}
+        last = raise_rate("a")(replace(last, inputs=inputs))
+    found = verify([engine.apply(last)], begin)
+    assert (found.ok, found.taken_as_logged) == (False, 0)
+
+
+def test_rates_of_days_before_a_snapshot_are_taken_as_logged() -> None:
+    engine, log = Engine(RULES), write()
+    for entry in log[:-1]:
+        engine.apply(entry.event)
+    found = verify(log[-1:], engine.snapshot())
+    assert (found.ok, found.taken_as_logged, found.solved_again) == (True, 1, 0)
+
+
 def test_an_erratum_excuses_forged_rates_only_with_their_size() -> None:
     def excuse(forge: Forge, off_by: dict[str, float] | None) -> Verification:
         log = write(forge)
