@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 from statistics import median_high
 
 from scheduler.auction.log.rules import ZoneRules
@@ -42,6 +43,8 @@ BACKED_TIMES = 3
 #: Unbacked refused room that counts, as a share of the room won and backed; and the bids of a day
 #: that always do, if not with all their work. A stretch has room for as many.
 UNBACKED_SHARE, LEAST_UNBACKED = 1 / 9, 3
+#: Of the capacity that asks something, the share that the low ask is one of.
+LOW_SHARE = 0.1
 #: Share by which sums may be off in their last digits.
 _MARGIN = 1e-9
 #: Rates of a task, its memory, and whether only verified nodes may run it.
@@ -65,10 +68,19 @@ class EmptyZone:
         self._fastest: dict[_NeedsKey, float] = {}
 
     @property
-    def lowest_ask(self) -> float:
-        """The lowest ask for a sample that is above nothing; 0 where there is none."""
-        asks = (node.ask / node.compute_capacity for node in self._nodes)
-        return min((ask for ask in asks if ask > 0), default=0.0)
+    def low_ask(self) -> float:
+        """The ask for a sample that a tenth of the capacity asks at most; 0 where there is none.
+
+        Capacity that asks nothing is left out. The lowest ask may be that of one slow node, which
+        says nothing of what the others sell.
+        """
+        asking = sorted(
+            (node.ask / node.compute_capacity, node.compute_capacity)
+            for node in self._nodes
+            if node.ask > 0
+        )
+        reached = list(accumulate(capacity for _, capacity in asking))
+        return asking[bisect_left(reached, LOW_SHARE * reached[-1])][0] if asking else 0.0
 
     def could_serve(self, task: Task) -> bool:
         """Tell whether some node could do a task's work in time, if nothing were sold.

@@ -129,7 +129,7 @@ def post_rates(
         asking = _register(nodes, provider, known)
         empty = EmptyZone(asking, base_memory=terms.base_memory)
         counted = select_counted(past_days, empty, won=won)
-        worths = estimate_worths(chain.from_iterable(counted), won=won, lowest_ask=empty.lowest_ask)
+        worths = estimate_worths(chain.from_iterable(counted), won=won, low_ask=empty.low_ask)
         days = [worths.assign(day) for day in counted]
         supply = make_capacity(
             asking, base_memory=terms.base_memory, first_slot=0, slots=terms.day_slots

@@ -27,7 +27,7 @@ from scheduler.types import NodeSpec, Task
 #: Number of the arithmetic that follows, here and in what is called: raise it with every change
 #: by which the same inputs lead to other prices or rates. Logs name it, and only solves and rates
 #: of this one can be made again.
-SOLVER = 6
+SOLVER = 7
 #: Number of the random stream that worths are drawn from, beside those of a future's arrivals.
 _WORTHS = 1
 #: Bits of a type's price.
@@ -120,7 +120,7 @@ def solve_prices(
         seed=seed,
     )
     counted = chain(today, *past_days)
-    worths = estimate_worths(counted, won=known.won, lowest_ask=empty.lowest_ask)
+    worths = estimate_worths(counted, won=known.won, low_ask=empty.low_ask)
     futures = [
         replace(future, tasks=worths.draw(future.tasks, np.random.default_rng([seed, n, _WORTHS])))
         for n, future in enumerate(futures)

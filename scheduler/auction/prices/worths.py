@@ -25,10 +25,10 @@ import numpy as np
 from scheduler.auction.search.grid import Floats
 from scheduler.types import Decision, Task
 
-#: Bins to a doubling; the lowest and the highest edge over the lowest ask, and the latter over the
+#: Bins to a doubling; the lowest and the highest edge over the low ask, and the latter over the
 #: highest price of a sample that was taken.
 _BINS, _LOWEST, _HIGHEST, _OVER_TAKEN = 2, 0.25, 128.0, 4.0
-#: Bids that the prior counts for; over the lowest ask, where it is even.
+#: Bids that the prior counts for; over the low ask, where it is even.
 _PRIOR_BIDS, _EVEN_FROM, _EVEN_TO = 3.0, 1.0, 8.0
 #: Weight of a bin below; each above has half the weight of the one before.
 _BELOW = 0.25
@@ -104,7 +104,7 @@ class SampleWorths:
 
 
 def estimate_worths(
-    tasks: Iterable[Task], *, won: Collection[str], lowest_ask: float
+    tasks: Iterable[Task], *, won: Collection[str], low_ask: float
 ) -> SampleWorths:
     """Estimate what a sample is worth from decided bids.
 
@@ -114,17 +114,17 @@ def estimate_worths(
         As ``show_outcome`` gives them, charges taken off; one id counts once.
     won : collection of str
         Ids of those who took their price; the others left it.
-    lowest_ask : float
-        Money that a sample costs at least; sets the scale of the bins. Where it costs nothing, the
+    low_ask : float
+        Of a sample (``EmptyZone``); sets the scale of the bins. Where samples cost nothing, the
         lowest price does.
     """
     known = {task.id: task for task in tasks}
-    if not lowest_ask > 0:
+    if not low_ask > 0:
         prices = [price for task in known.values() if abs(price := _find_price(task)) < math.inf]
-        lowest_ask = math.exp(min(prices, default=0.0))
+        low_ask = math.exp(min(prices, default=0.0))
     taken = [_find_price(task) for task in known.values() if task.id in won]
-    edges = _list_edges(lowest_ask, taken)
-    prior = _make_prior(edges, lowest_ask)
+    edges = _list_edges(low_ask, taken)
+    prior = _make_prior(edges, low_ask)
     rows = [
         row
         for task in known.values()
@@ -139,16 +139,16 @@ def estimate_worths(
     return SampleWorths(edges=edges, weights=weights, won=won)
 
 
-def _list_edges(lowest_ask: float, taken: Sequence[float]) -> Floats:
+def _list_edges(low_ask: float, taken: Sequence[float]) -> Floats:
     """Give the logarithms of the bins' edges."""
-    most = max(_HIGHEST * lowest_ask, _OVER_TAKEN * math.exp(max(taken, default=-math.inf)))
-    count = math.ceil(_BINS * math.log2(most / (_LOWEST * lowest_ask)) - 1e-9)
-    return math.log(_LOWEST * lowest_ask) + np.arange(count + 1) * math.log(2) / _BINS
+    most = max(_HIGHEST * low_ask, _OVER_TAKEN * math.exp(max(taken, default=-math.inf)))
+    count = math.ceil(_BINS * math.log2(most / (_LOWEST * low_ask)) - 1e-9)
+    return math.log(_LOWEST * low_ask) + np.arange(count + 1) * math.log(2) / _BINS
 
 
-def _make_prior(edges: Floats, lowest_ask: float) -> Floats:
+def _make_prior(edges: Floats, low_ask: float) -> Floats:
     """Give the prior's weight of each bin; together one."""
-    over = np.exp(edges[:-1]) / lowest_ask
+    over = np.exp(edges[:-1]) / low_ask
     above = np.cumsum(over > _EVEN_TO * (1 - 1e-9))
     weights = np.where(over < _EVEN_FROM * (1 - 1e-9), _BELOW, 0.5**above)
     return weights / weights.sum()
