@@ -32,14 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rules = make_rules(small, policy)
         run_policy(small, small.day(0), rules=rules, settings=Settings(iterations=2))
         rules = make_rules(full, policy)
-        past = (
-            decide_days(full, [full.day(1), full.day(2)], rules=rules)
-            if policy == "lagrangian"
-            else ()
-        )
-        found = run_policy(
-            full, full.day(0), rules=rules, past_days=decide_days(full, past, rules=rules)
-        )
+        past = [full.day(1), full.day(2)] if policy == "lagrangian" else []
+        decided = decide_days(full, past, rules=rules)
+        found = run_policy(full, full.day(0), rules=rules, past_days=decided)
         print(
             json.dumps(
                 {

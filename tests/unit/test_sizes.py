@@ -28,7 +28,6 @@ LONG_FUNCTIONS: set[str] = {
 }
 MANY_ARGUMENTS: set[str] = {
     "scheduler/experiments/attack/decoys.py: compare",
-    "scheduler/experiments/attack/decoys.py: measure_both",
     "scheduler/experiments/auction/baselines/placement_kernel.py: place_soonest",
     "scheduler/experiments/auction/max_form/boxes.py: cheapest_cover",
     "scheduler/experiments/auction/max_form/boxes.py: keep_cells",

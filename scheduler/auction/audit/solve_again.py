@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from scheduler.auction.audit.faults import WrongPrices, measure_difference, measure_prices
 from scheduler.auction.audit.rates_again import (
     find_rates_problem,
     list_amounts,
     make_rates_of_place,
 )
+from scheduler.auction.audit.solve_differences import find_difference
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import (
     BidArrived,
@@ -47,9 +46,6 @@ from scheduler.auction.prices.worths import show_outcome
 from scheduler.public_log.days import WITH_BEAT, choose_seed
 from scheduler.types import Beat, Decision, Task
 
-#: Largest difference of a price, as a share of the largest price of its kind: another
-#: machine's arithmetic may end in other last digits. On one machine there is none.
-TOLERANCE = 1e-6
 #: What values that somebody made up may raise.
 _NOTHING = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 #: An amount that no log can say, so no erratum excuses it.
@@ -225,7 +221,7 @@ class SolveAudit:
         except _NOTHING:
             return "the prices cannot be solved again: what they name is nothing to solve"
         self.solved_again += 1
-        return _compare(event, again)
+        return find_difference(event, again)
 
     def _check_first_solve(self, event: PricesSolved, beat: Beat) -> str | None:
         """Check prices that were solved on a state from before the log's beginning."""
@@ -374,27 +370,6 @@ def _refuse(rule: str | None) -> WrongPrices | None:
     return WrongPrices(rule, {"prices": _UNSPEAKABLE}) if rule else None
 
 
-def _compare(logged: PricesSolved, found: PricesSolved) -> str | None:
-    """Say which part of an event is not what the solve comes to."""
-    for name in ("compute_price", "memory_price", "sample_worth", "usual_rates"):
-        if not _is_close(getattr(logged, name), getattr(found, name)):
-            return f"solved again, the bids before lead to another {name}"
-    if logged.first_slot != found.first_slot or logged.own_asks != found.own_asks:
-        return "solved again, the prices are for other slots or nodes"
-    if any(not _is_same(logged.inputs.get(name), value) for name, value in found.inputs.items()):
-        return "solved again, the inputs are others"
-    return None
-
-
-def _is_same(logged: Any, found: Any) -> bool:
-    """Whether what a solve says of itself agrees; sums of another machine may end otherwise."""
-    if not isinstance(found, float):
-        return bool(logged == found)
-    # A whole number is written without its fraction.
-    is_number = isinstance(logged, float | int) and not isinstance(logged, bool)
-    return is_number and abs(logged - found) <= TOLERANCE * abs(found)
-
-
 def _measure_in_force(
     engine: Engine, logged: PricesSolved | RatesPosted, follows: PricesSolved | RatesPosted
 ) -> dict[str, float]:
@@ -407,21 +382,6 @@ def _measure_in_force(
         # The replay ends here.
         return {"compute_price": _UNSPEAKABLE}
     return measure_prices(one.prices(), other.prices())
-
-
-def _is_close(
-    logged: Mapping[str, tuple[float, ...]], found: Mapping[str, tuple[float, ...]]
-) -> bool:
-    if logged.keys() != found.keys():
-        return False
-    if any(len(logged[name]) != len(found[name]) for name in logged):
-        return False
-    if not logged:
-        return True
-    left = np.concatenate([np.array(logged[name], np.float64) for name in logged])
-    right = np.concatenate([np.array(found[name], np.float64) for name in logged])
-    most = float(np.max(np.abs(right), initial=0.0))
-    return bool(np.all(np.abs(left - right) <= TOLERANCE * most))
 
 
 def _number(inputs: Mapping[str, Any], name: str) -> int:

@@ -109,22 +109,7 @@ def solve_prices(
         empty,
         won=known.won,
     )
-    futures = forecast_futures(
-        slot=known.slot + 1.0 - known.left,
-        last_slot=known.last_slot,
-        day_start=known.day_start,
-        today=today,
-        past_days=past_days,
-        most=max(chosen.most_tasks // chosen.futures, 1),
-        futures=chosen.futures,
-        seed=seed,
-    )
-    counted = chain(today, *past_days)
-    worths = estimate_worths(counted, won=known.won, low_ask=empty.low_ask)
-    futures = [
-        replace(future, tasks=worths.draw(future.tasks, np.random.default_rng([seed, n, _WORTHS])))
-        for n, future in enumerate(futures)
-    ]
+    futures = _forecast(known, today, past_days, empty, chosen, seed=seed)
     tasks = [task for future in futures for task in future.tasks]
     expected = sum(len(f.tasks) * f.weight * known.each for f in futures) / len(futures)
     prices = engine.prices()
@@ -160,6 +145,34 @@ def solve_prices(
             "dual_value": float(means.value),
         },
     )
+
+
+def _forecast(
+    known: KnownBids,
+    today: Sequence[Task],
+    past_days: Sequence[Sequence[Task]],
+    empty: EmptyZone,
+    chosen: Settings,
+    *,
+    seed: int,
+) -> list[Forecast]:
+    """Give the futures of the bids that count, with what their jobs are worth."""
+    futures = forecast_futures(
+        slot=known.slot + 1.0 - known.left,
+        last_slot=known.last_slot,
+        day_start=known.day_start,
+        today=today,
+        past_days=past_days,
+        most=max(chosen.most_tasks // chosen.futures, 1),
+        futures=chosen.futures,
+        seed=seed,
+    )
+    counted = chain(today, *past_days)
+    worths = estimate_worths(counted, won=known.won, low_ask=empty.low_ask)
+    return [
+        replace(future, tasks=worths.draw(future.tasks, np.random.default_rng([seed, n, _WORTHS])))
+        for n, future in enumerate(futures)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

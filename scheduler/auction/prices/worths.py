@@ -103,9 +103,7 @@ class SampleWorths:
         )
 
 
-def estimate_worths(
-    tasks: Iterable[Task], *, won: Collection[str], low_ask: float
-) -> SampleWorths:
+def estimate_worths(tasks: Iterable[Task], *, won: Collection[str], low_ask: float) -> SampleWorths:
     """Estimate what a sample is worth from decided bids.
 
     Parameters
