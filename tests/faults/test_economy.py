@@ -63,7 +63,7 @@ RECOMPUTED = {
             SELECT e.hold_reference AS reference,
             sum(p.amount_micros) FILTER (WHERE e.kind = 'charge' AND a.kind = 'clearing') AS paid,
             sum(p.amount_micros) FILTER (WHERE e.kind = 'refund'
-                AND a.kind IN ('clearing', 'refunds')) AS back
+                AND a.kind IN ('clearing', 'refunds', 'congestion')) AS back
             FROM payments_entry e JOIN payments_posting p ON p.entry_id = e.id
             JOIN payments_ledgeraccount a ON a.id = p.account_id GROUP BY 1) AS said
         ON said.reference = h.reference
