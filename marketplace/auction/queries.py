@@ -16,7 +16,7 @@ def iterate_logged_bids(
 ) -> Iterator[tuple[str, bool, float | None]]:
     """The bids at every n-th position of a zone's log: event as JSON text, has it won, its price.
 
-    Where no plan had a price there is none.
+    The price is ``None`` where no plan was left.
     """
     with connection.cursor() as cursor:
         cursor.execute(_LOGGED_BIDS, [first, last, every, zone_id])

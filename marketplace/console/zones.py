@@ -135,7 +135,7 @@ def _set(
             reason=reason,
             expected=expected,
         )
-        said = "Set. The lane logs it before the next decision; below stands when prices follow it."
+        said = "Set. The lane logs it before the next decision; the form says from when it holds."
         messages.success(request, said)
     return redirect("operator_zone", zone_name=zone.name)
 
