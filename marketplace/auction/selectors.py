@@ -236,10 +236,9 @@ def load_settings_start(zone: Zone, *, now: datetime) -> SettingsStart:
     """From when on prices follow the zone's settings, by the rules that wait in its log."""
     with books.read_book(zone=zone, now=now) as book:
         engine = book.engine
-        is_written = books.replace_zone_settings(engine.wanted_rules, zone=zone)
         day, next_day = engine.wanted_day, engine.next_change_day
-        if is_written != engine.wanted_rules:
-            # The lane writes it as it next comes by.
+        if books.replace_zone_settings(engine.wanted_rules, zone=zone) != engine.wanted_rules:
+            # The lane logs what was set as it next comes by.
             day = next_day
         day_slots = engine.rules.day_slots
 

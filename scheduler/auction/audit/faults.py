@@ -20,7 +20,7 @@ from scheduler.auction.log.limits import MOST_MONEY
 #: Largest difference between amounts of an erratum and those that a replay finds, as a share.
 _SAME_AMOUNT = 1e-3
 #: Of the largest price of its kind: another machine's arithmetic may end in other last digits.
-_LAST_DIGITS = 1e-6
+LAST_DIGITS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def measure_difference(
         rows = logged.get(name, ()), follows.get(name, ())
         for one, other in zip_longest(*rows, fillvalue=0.0):
             furthest, largest = max(furthest, abs(one - other)), max(largest, abs(other))
-    return furthest if furthest > _LAST_DIGITS * largest else 0.0
+    return furthest if furthest > LAST_DIGITS * largest else 0.0
 
 
 def measure_prices(logged: Prices, follows: Prices) -> dict[str, float]:
@@ -161,6 +161,6 @@ def measure_prices(logged: Prices, follows: Prices) -> dict[str, float]:
         )
         furthest = float(np.max(np.abs(one - other), initial=0.0))
         known = np.abs(other)[other < MOST_MONEY]
-        if furthest > _LAST_DIGITS * float(np.max(known, initial=0.0)):
+        if furthest > LAST_DIGITS * float(np.max(known, initial=0.0)):
             found[name] = furthest
     return found

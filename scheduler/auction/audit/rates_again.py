@@ -193,16 +193,19 @@ def _find_value_problem(
     made = find_rates_of(inputs, past_days=days, day_slots=event.day_slots, won=won)
     for node_id in sorted(made.keys() | event.rates.keys()):
         logged, follows = event.rates.get(node_id), made.get(node_id)
-        if logged is None or follows is None or measure_rates(logged, follows) > 0:
+        if (
+            logged is None
+            or follows is None
+            or measure_rates({node_id: logged}, {node_id: follows}) > 0
+        ):
             return f"the rate of node {node_id} does not follow from what it names"
     return None
 
 
-def measure_rates(logged: NodeRate, follows: NodeRate) -> float:
-    """Give the largest difference between two rates; 0 for one of last digits."""
-    return measure_difference({"": list_amounts(logged)}, {"": list_amounts(follows)})
-
-
-def list_amounts(rate: NodeRate) -> tuple[float, ...]:
-    """Give a rate's ask, floor and blocks."""
-    return (rate.ask, rate.floor, *rate.by_block)
+def measure_rates(logged: Mapping[str, NodeRate], follows: Mapping[str, NodeRate]) -> float:
+    """Give the largest difference between nodes' rates; 0 for one of last digits."""
+    asked, due = (
+        {name: (rate.ask, rate.floor, *rate.by_block) for name, rate in rates.items()}
+        for rates in (logged, follows)
+    )
+    return measure_difference(asked, due)

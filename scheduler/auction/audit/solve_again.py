@@ -15,8 +15,8 @@ from typing import Any
 from scheduler.auction.audit.faults import WrongPrices, measure_difference, measure_prices
 from scheduler.auction.audit.rates_again import (
     find_rates_problem,
-    list_amounts,
     make_rates_of_place,
+    measure_rates,
 )
 from scheduler.auction.audit.solve_differences import find_difference
 from scheduler.auction.engine.engine import Engine
@@ -286,12 +286,7 @@ class SolveAudit:
             )
         except _NOTHING:
             return {"rates": _UNSPEAKABLE}
-        furthest = measure_difference(
-            *(
-                {name: list_amounts(rate) for name, rate in each.rates.items()}
-                for each in (event, follows)
-            )
-        )
+        furthest = measure_rates(event.rates, follows.rates)
         found = _measure_in_force(engine, event, follows)
         return found | ({"rates": furthest} if furthest else {})
 

@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from scheduler.auction.audit.faults import LAST_DIGITS
 from scheduler.auction.log.events import PricesSolved
-
-#: Largest difference of a price, as a share of the largest price of its kind: another
-#: machine's arithmetic may end in other last digits. On one machine there is none.
-TOLERANCE = 1e-6
 
 
 def find_difference(logged: PricesSolved, found: PricesSolved) -> str | None:
@@ -32,7 +29,7 @@ def _is_same(logged: Any, found: Any) -> bool:
         return bool(logged == found)
     # A whole number is written without its fraction.
     is_number = isinstance(logged, float | int) and not isinstance(logged, bool)
-    return is_number and abs(logged - found) <= TOLERANCE * abs(found)
+    return is_number and abs(logged - found) <= LAST_DIGITS * abs(found)
 
 
 def _is_close(
@@ -47,4 +44,4 @@ def _is_close(
     left = np.concatenate([np.array(logged[name], np.float64) for name in logged])
     right = np.concatenate([np.array(found[name], np.float64) for name in logged])
     most = float(np.max(np.abs(right), initial=0.0))
-    return bool(np.all(np.abs(left - right) <= TOLERANCE * most))
+    return bool(np.all(np.abs(left - right) <= LAST_DIGITS * most))

@@ -177,7 +177,7 @@ def _find_backed(
 ) -> Iterator[str]:
     """Give the ids of refused bids that are backed, and take their room off what owners have."""
     closed: set[str] = set()
-    for task in sorted(refused, key=_rank):
+    for task in sorted(refused, key=rank_bid):
         owner, charge = _owner_of(task), charges[task.id]
         if owner in closed or left.get(owner, 0.0) * (1 + _MARGIN) < charge:
             # Smaller ones that come later do not pass it: sizes have no part in the choice.
@@ -209,7 +209,7 @@ def _find_unbacked(
         if opened * (1 + _MARGIN) < most and at < len(day):
             continue
         # A stretch ends: what is left of its room serves one later bid at most.
-        for each in sorted(waiting, key=_rank):
+        for each in sorted(waiting, key=rank_bid):
             charge = min(charges[each.id], most)
             if charge > room * (1 + _MARGIN):
                 break
@@ -219,7 +219,7 @@ def _find_unbacked(
         waiting.clear()
     room = fresh - sum(min(charges[name], most) for name in found)
     others = [task for task in day if task.id not in counts and task.id not in found]
-    for task in sorted(others, key=_rank):
+    for task in sorted(others, key=rank_bid):
         room -= min(charges[task.id], most)
         fits = room >= -_MARGIN * fresh
         if not fits and len(found) >= LEAST_UNBACKED:
@@ -228,8 +228,8 @@ def _find_unbacked(
     return found
 
 
-def _rank(task: Task) -> bytes:
-    """Give the place of a bid among refused ones, which nobody who places bids can choose."""
+def rank_bid(task: Task) -> bytes:
+    """Give the place of a bid among others, which nobody who places bids can choose."""
     return hashlib.sha256(task.id.encode()).digest()
 
 
@@ -250,9 +250,14 @@ def _shrink(task: Task, most: float) -> Task:
     share = most / task.compute_demand
     if share >= 1.0:
         return task
-    vendor = min((offer.price for offer in task.vendors), default=0.0)
+    vendor = find_lowest_quote(task)
     bid = vendor + (task.bid - vendor) * share
     return replace(task, compute_demand=task.compute_demand * share, bid=bid)
+
+
+def find_lowest_quote(task: Task) -> float:
+    """Give what the cheapest vendor asks for a task's data; 0 where they need no work."""
+    return min((offer.price for offer in task.vendors), default=0.0)
 
 
 def _owner_of(task: Task) -> str:

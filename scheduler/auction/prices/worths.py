@@ -15,13 +15,13 @@ is its fixed point, with a prior.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scheduler.auction.prices.counted_bids import find_lowest_quote, rank_bid
 from scheduler.auction.search.grid import Floats
 from scheduler.types import Decision, Task
 
@@ -65,9 +65,7 @@ class SampleWorths:
 
     def assign(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
         """Spread tasks evenly over the quantiles, in an order that hashes of their ids give."""
-        order = sorted(
-            range(len(tasks)), key=lambda n: hashlib.sha256(tasks[n].id.encode()).digest()
-        )
+        order = sorted(range(len(tasks)), key=lambda n: rank_bid(tasks[n]))
         at = np.empty(len(tasks))
         at[order] = (np.arange(len(tasks)) + 0.5) / max(len(tasks), 1)
         return self._place(tasks, at)
@@ -87,7 +85,7 @@ class SampleWorths:
         share = (wanted - upto[rows, bins] + mass[rows, bins]) / mass[rows, bins]
         worths = np.exp(left[rows, bins] + share * width[rows, bins])
         return tuple(
-            replace(task, bid=worth * task.compute_demand + _find_vendor(task))
+            replace(task, bid=worth * task.compute_demand + find_lowest_quote(task))
             for task, worth in zip(tasks, worths.tolist(), strict=True)
         )
 
@@ -168,9 +166,5 @@ def _cut(edges: Floats, price: float, *, has_won: bool) -> Floats | None:
 
 def _find_price(task: Task) -> float:
     """Give the logarithm of the price of a sample, a vendor's work left out."""
-    price = (task.bid - _find_vendor(task)) / task.compute_demand
+    price = (task.bid - find_lowest_quote(task)) / task.compute_demand
     return math.log(price) if price > 0 else -math.inf
-
-
-def _find_vendor(task: Task) -> float:
-    return min((offer.price for offer in task.vendors), default=0.0)
