@@ -31,10 +31,11 @@ def digest(value: Any) -> str:
 def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Give what the chain is made of: bids and what reveals them as commitments.
 
-    A log can so be shown with some bids left out and its chain still be checked.
+    A log can so be shown with some bids left out and its chain still be checked. One that is told
+    its price has no amount, and stands as it is.
     Takes an event and an outcome as JSON values, bids given or left out already.
     """
-    if "task" in event or "arrivals" in event:
+    if event.get("type") != "BidPriced" and ("task" in event or "arrivals" in event):
         event, outcome = dict(event), dict(outcome)
         salt = event.pop("salt", "")
         if "task" in event:

@@ -15,7 +15,7 @@ from .commitments import commit_private, compute_commitment
 from .entries import digest, find_break, is_as_hashed, seal_arrival
 from .heads import SignedHead, has_valid_signature, signed_head_from_json
 from .transcript import check_transcript
-from .turns import ARRIVED, BETWEEN, BUNDLED, RECEIVED, VOIDED
+from .turns import ARRIVED, BETWEEN, BUNDLED, PRICED, RECEIVED, VOIDED
 
 PROOF_FORMAT = "finetender-proof-3"
 
@@ -136,7 +136,7 @@ class _Seen:
     def _settles(self, event: Mapping[str, Any]) -> bool:
         if event["type"] == VOIDED:
             return self._bid_id in event["task_ids"]
-        return event["type"] == ARRIVED and event["task"]["id"] == self._bid_id
+        return event["type"] in (ARRIVED, PRICED) and event["task"]["id"] == self._bid_id
 
 
 def _find_in_log(
@@ -181,6 +181,10 @@ def _judge_settled(
     if seal_arrival(event) != signed.receipt.sealed:
         return Step(False, f"Entry {at} decided another bid than was received.")
     outcome = settled["outcome"]
+    if event["type"] == PRICED:
+        price = outcome["price"]
+        told = "that there is no plan" if price is None else f"the price of {_dollars(price)}"
+        return Step(True, f"Entry {at} told {told}.")
     said = f"admitted at {_dollars(outcome['payment'])}" if outcome["admitted"] else "refused"
     return Step(True, f"Entry {at} decided it: {said}.")
 

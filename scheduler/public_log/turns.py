@@ -17,9 +17,9 @@ from .entries import seal_arrival
 Receipts = dict[str, str]
 
 RECEIVED, VOIDED, ARRIVED = "BidsReceived", "ReceiptsVoided", "BidArrived"
-BUNDLED, RESTORED = "BundleArrived", "LogRestored"
+BUNDLED, RESTORED, PRICED = "BundleArrived", "LogRestored", "BidPriced"
 #: Events that may stand between a receipt and its decision: none of them sets a price.
-BETWEEN = frozenset({RECEIVED, VOIDED, ARRIVED, BUNDLED, RESTORED})
+BETWEEN = frozenset({RECEIVED, VOIDED, ARRIVED, BUNDLED, RESTORED, PRICED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ def read_turn(event: Mapping[str, Any]) -> Turn:
             return Turn(kind, received=[(str(bid), str(seal)) for bid, seal in event["bids"]])
         case "ReceiptsVoided":
             return Turn(kind, voided=[str(bid) for bid in event["task_ids"]])
+        case "BidPriced":
+            return Turn(kind, decided=[(str(event["task"]["id"]), seal_arrival(event))])
         case "BidArrived":
             decided = [(str(event["task"]["id"]), seal_arrival(event))]
             return Turn(kind, decided=decided, bundle=str(event.get("bundle", "")))
@@ -82,7 +84,7 @@ def check_turn(receipts: Receipts, bundle: tuple[str, Sequence[str]] | None, tur
     elif turn.kind == VOIDED:
         if not turn.voided or not set(turn.voided) <= receipts.keys():
             raise ValueError("only open receipts can be voided")
-    elif turn.kind in (ARRIVED, BUNDLED):
+    elif turn.kind in (ARRIVED, BUNDLED, PRICED):
         if turn.kind == ARRIVED and turn.bundle != (bundle[0] if bundle else ""):
             raise ValueError(f"bid {turn.decided[0][0]} is not of the bundle that is decided")
         _check_order(receipts, turn.decided)
@@ -97,7 +99,7 @@ def settle_receipts(receipts: Receipts, turn: Turn) -> None:
     receipts.update(turn.received)
     for task_id in turn.voided:
         del receipts[task_id]
-    if turn.kind == ARRIVED:
+    if turn.kind in (ARRIVED, PRICED):
         receipts.pop(turn.decided[0][0], None)
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from scheduler.auction.engine.payment import make_payment_rule
 from scheduler.auction.engine.zone_state import ZoneState
+from scheduler.auction.log.events import BidPriced
+from scheduler.auction.log.outcomes import ToldPrice
 from scheduler.auction.search.task_plan import TaskPlan
 from scheduler.auction.search.task_search import Search
-from scheduler.types import Decision, PriceParts, PricePoint, Quote, Refusal, Task
+from scheduler.types import Beat, Decision, PriceParts, PricePoint, Quote, Refusal, Task
 
 #: A later deadline and its price, or neither.
 LaterDeadline = tuple[int, float] | tuple[None, None]
@@ -128,6 +130,31 @@ def _find_later_deadline(zone: ZoneState, search: Search, task: Task) -> LaterDe
             return deadline, price
         # Bid and price are equal but for the last digits of the search's sum.
         first = deadline + 1
+
+
+def tell_price(zone: ZoneState, event: BidPriced) -> ToldPrice:
+    """Give the price of a bid without an amount, reserving nothing.
+
+    Raises
+    ------
+    ValueError
+        If its owner saw prices of another beat than this or the one before.
+    """
+    task = event.task
+    if zone.beat is None or not is_in_time(event.beat, zone.beat, zone.rules.beats_per_slot):
+        raise ValueError(f"{task.id} was to have the price of another beat")
+    search = zone.search(task, event.slot)
+    plan = search.find_plan(task.deadline_slot)
+    if plan is None:
+        return ToldPrice(task.id, None, None, None, search.find_refusal())
+    parts = make_payment_rule(zone.rules, task).parts(plan.parts)
+    return ToldPrice(task.id, parts.total, plan.schedule, parts)
+
+
+def is_in_time(seen: Beat, now: Beat, beats_per_slot: int) -> bool:
+    """Tell whether the latest beat is the one that an owner saw, or the one after it."""
+    passed = (now.slot - seen.slot) * beats_per_slot + now.part - seen.part
+    return 0 <= passed <= 1 and 0 <= seen.part < beats_per_slot
 
 
 def quote(zone: ZoneState, task: Task, slot: int, *, position: int) -> Quote:

@@ -28,6 +28,7 @@ from scheduler.auction.log.chain import ChainEntry, chain_entry
 from scheduler.auction.log.codec import rules_to_json
 from scheduler.auction.log.events import (
     BidArrived,
+    BidPriced,
     BidsReceived,
     BundleArrived,
     CellsReleased,
@@ -58,7 +59,7 @@ from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
 from scheduler.public_log.days import DayValue
 from scheduler.public_log.entries import digest
-from scheduler.types import Beat, BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
+from scheduler.types import Beat, BundleQuote, Cell, Horizon, NodeSpec, Quote, Task
 
 
 class Engine:
@@ -154,10 +155,12 @@ class Engine:
         match event:
             case BidsReceived() | ReceiptsVoided() | ErratumNoted() | LogRestored():
                 return GridChange()
+            case BidPriced():
+                return decide.tell_price(zone, event)
             case BidArrived(task=task, slot=slot):
                 if zone.bundle is not None:
                     return bundles.decide_member(zone, zone.bundle, task, slot)
-                return self._decide(task, slot, hint)
+                return decide.decide(zone, task, slot, hint)
             case BundleArrived():
                 return bundles.decide_bundle(zone, event)
             case ExpressAnswered(seats=seats, moved=moved):
@@ -198,9 +201,6 @@ class Engine:
             case DayPromised() | DayOpened():
                 zone.take_day(event)
                 return GridChange()
-
-    def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
-        return decide.decide(self._zone, task, slot, hint)
 
     def follow(
         self, event: Event, *, entry_hash: str, sealed: Sequence[str] | None = None

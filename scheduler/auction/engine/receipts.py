@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from scheduler.auction.log.chain import seal
 from scheduler.auction.log.events import (
     BidArrived,
+    BidPriced,
     BidsReceived,
     BundleArrived,
     Event,
@@ -82,6 +83,8 @@ def _read_turn(event: Event, sealed: Sequence[str] | None) -> Turn:
             return Turn(kind, received=bids)
         case ReceiptsVoided(task_ids=task_ids):
             return Turn(kind, voided=task_ids)
+        case BidPriced():
+            return Turn(kind, decided=decided)
         case BidArrived(bundle=bundle):
             return Turn(kind, decided=decided, bundle=bundle)
         case BundleArrived(bundle_id=bundle_id):
@@ -90,9 +93,9 @@ def _read_turn(event: Event, sealed: Sequence[str] | None) -> Turn:
             return Turn(kind)
 
 
-def _list_arrivals(event: Event) -> Sequence[BidArrived]:
+def _list_arrivals(event: Event) -> Sequence[BidArrived | BidPriced]:
     match event:
-        case BidArrived():
+        case BidArrived() | BidPriced():
             return (event,)
         case BundleArrived(arrivals=arrivals):
             return arrivals

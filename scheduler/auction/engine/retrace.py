@@ -7,8 +7,8 @@ import numpy as np
 from scheduler.auction.engine.receipts import follow_bundle, settle_receipts
 from scheduler.auction.engine.replans import check_promises, release_plan
 from scheduler.auction.engine.zone_state import ZoneState
-from scheduler.auction.log.events import BidArrived, Event, TaskReplanned
-from scheduler.auction.log.outcomes import Outcome, Replan
+from scheduler.auction.log.events import BidArrived, BidPriced, Event, TaskReplanned
+from scheduler.auction.log.outcomes import Outcome, Replan, ToldPrice
 from scheduler.auction.search.task_plan import TaskPlan
 from scheduler.types import Decision, Task
 
@@ -26,6 +26,9 @@ def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
     ValueError
         If the outcome is not one the event can have on this zone.
     """
+    if isinstance(event, BidPriced) and isinstance(logged, ToldPrice):
+        settle_receipts(zone.receipts, event)
+        return True
     if isinstance(event, BidArrived) and isinstance(logged, Decision):
         plan = _plan(zone, event.task, logged) if logged.admitted else None
         zone.observe(event.task)

@@ -12,7 +12,7 @@ from scheduler.auction.log.codec import (
     outcome_from_json,
     outcome_to_json,
 )
-from scheduler.auction.log.events import BidArrived, Event
+from scheduler.auction.log.events import BidArrived, BidPriced, Event
 from scheduler.auction.log.outcomes import Outcome
 from scheduler.public_log.entries import hash_entry, seal_arrival
 
@@ -31,7 +31,7 @@ class ChainEntry:
     hash: str
 
 
-def seal(event: BidArrived) -> str:
+def seal(event: BidArrived | BidPriced) -> str:
     """Give what a receipt names a bid by (``public_log.entries.seal_arrival``)."""
     return seal_arrival(event_to_json(event))
 

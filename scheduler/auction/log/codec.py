@@ -34,6 +34,7 @@ from scheduler.auction.log.outcomes import (
     Outcome,
     ReleasedCells,
     Replan,
+    ToldPrice,
 )
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.public_log.entries import LOG_VERSION
@@ -81,6 +82,7 @@ _OUTCOMES: Mapping[str, type[Any]] = {
     "Moved": MovedPlans,
     "Released": ReleasedCells,
     "Replan": Replan,
+    "Told": ToldPrice,
 }
 _OUTCOME_NAMES = {kind: name for name, kind in _OUTCOMES.items()}
 _EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in typing.get_args(Event)}

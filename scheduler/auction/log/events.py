@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.auction.log.rules import ZoneRules
-from scheduler.types import Cell, NodeRate, NodeSpec, Task, VendorCapacity
+from scheduler.types import Beat, Cell, NodeRate, NodeSpec, Task, VendorCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,22 @@ class BidArrived:
     salt: str = ""
     #: The bundle that it wins or loses with; empty: it is decided by itself.
     bundle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BidPriced:
+    """A bid without an amount is told its price; nothing is reserved.
+
+    Its owner answers with a bid just above that price, which follows as any other, or with none. So
+    whoever runs the market cannot make a price of what the job is worth (docs/adr/0032).
+    """
+
+    #: Its bid is 0 and is not looked at.
+    task: Task
+    #: As in ``BidArrived``.
+    slot: int
+    #: The beat whose prices its owner saw: the price is of that beat, or of the one after it.
+    beat: Beat
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +360,7 @@ Event = (
     BidsReceived
     | ReceiptsVoided
     | BidArrived
+    | BidPriced
     | BundleArrived
     | SlotAdvanced
     | NodeJoined

@@ -14,6 +14,7 @@ from typing import Any
 
 from scheduler.auction.log.events import (
     BidArrived,
+    BidPriced,
     BidsReceived,
     BundleArrived,
     CellsReleased,
@@ -62,6 +63,8 @@ def check_event(event: Event) -> None:
         case BidArrived(task=task, slot=slot):
             _slots("slot", slot)
             _task_check(task)
+        case BidPriced():
+            _check_priced(event)
         case BundleArrived():
             _check_bundle(event)
         case TaskReplanned(task=task, slot=slot, tolerance=tolerance):
@@ -113,6 +116,13 @@ def check_event(event: Event) -> None:
             _check_day(event)
         case BidsReceived() | ReceiptsVoided():
             pass
+
+
+def _check_priced(event: BidPriced) -> None:
+    _slots("slot and beat", event.slot, event.beat.slot, event.beat.part)
+    _task_check(event.task)
+    if event.task.bid:
+        raise ValueError(f"task {event.task.id} is priced: it has no bid")
 
 
 def _check_day(event: DayPromised | DayOpened) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.types import Cell, Decision, PriceParts, Schedule
+from scheduler.types import Cell, Decision, PriceParts, Refusal, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,18 @@ class ReleasedCells:
 
 
 @dataclass(frozen=True, slots=True)
+class ToldPrice:
+    """What a job would cost at that place of the log."""
+
+    task_id: str
+    #: ``None`` where it has no plan.
+    price: float | None
+    schedule: Schedule | None
+    parts: PriceParts | None
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Replan:
     """A job's new plan."""
 
@@ -77,4 +89,4 @@ class MovedPlans:
     released: tuple[DroppedCells, ...]
 
 
-Outcome = Decision | GridChange | ReleasedCells | Replan | MovedPlans
+Outcome = Decision | ToldPrice | GridChange | ReleasedCells | Replan | MovedPlans

@@ -212,6 +212,7 @@ const QUIET = new Set([
   "BidsReceived",
   "ReceiptsVoided",
   "BidArrived",
+  "BidPriced",
   "BundleArrived",
   "LogRestored",
 ]);

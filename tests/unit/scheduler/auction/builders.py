@@ -71,7 +71,7 @@ def price(engine: Engine, compute_price: float, memory_price: float = 0.0) -> No
 
 def enter(engine: Engine, event: events.Event) -> list[ChainEntry]:
     """Apply an event as a zone's writer does: a bid is received before it is decided."""
-    if not isinstance(event, events.BidArrived):
+    if not isinstance(event, events.BidArrived | events.BidPriced):
         return [engine.apply(event)]
     received = events.BidsReceived(((event.task.id, seal(event)),))
     return [engine.apply(received), engine.apply(event)]
