@@ -17,6 +17,7 @@ SUMMARIES = {
     "bids_create": "Place a sealed bid for a job. It is decided at once, or you ask again.",
     "bids_read": "One bid, its decision and what it pays.",
     "bids_proof": "What the owner of a decided bid needs to check it; it opens the bid.",
+    "bids_answer": "Take the price that a bid was told, or leave it.",
     "bids_cancel_create": "Take back a bid that is not decided.",
     "bundles_create": "Bid for several jobs at once, all of them or each for itself.",
     "bundles_read": "One bundle and its bids.",

@@ -16,6 +16,7 @@ _ROWS = '{"prompt": "Where is my order?", "completion": "It comes tomorrow."}\n'
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     # /api
     "AdapterConsentRequest": {"is_given": True},
+    "PriceAnswerRequest": {"take": True, "price": "3.20"},
     "AskRequest": {"ask": "0.05"},
     "BatchRequest": {"bids": [_BID]},
     "BidRequest": _BID,

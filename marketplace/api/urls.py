@@ -44,6 +44,7 @@ urlpatterns = [
     path("bids:batch", bids.BidBatchView.as_view(), name="api-bids-batch"),
     path("bids/<str:bid_id>", bids.BidView.as_view(), name="api-bid"),
     path("bids/<str:bid_id>/proof", bids.BidProofView.as_view(), name="api-bid-proof"),
+    path("bids/<str:bid_id>/answer", bids.BidAnswerView.as_view(), name="api-bid-answer"),
     path("bids/<str:bid_id>/cancel", bids.BidCancelView.as_view(), name="api-bid-cancel"),
     path("bundles", bundles.BundlesView.as_view(), name="api-bundles"),
     path("bundles/quotes", bundles.BundleQuotesView.as_view(), name="api-bundle-quotes"),

@@ -41,7 +41,15 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 
 from marketplace.auction.lateness import explain_lateness
-from marketplace.auction.models import Bid, BidStatus, LogCheck, MarketHead, Pricing, SolveStatus
+from marketplace.auction.models import (
+    WAITS_SINCE,
+    Bid,
+    BidStatus,
+    LogCheck,
+    MarketHead,
+    Pricing,
+    SolveStatus,
+)
 from marketplace.auction.probes import run_probes
 from marketplace.common import clock
 from marketplace.common.durable.selectors import summarize_kinds
@@ -114,8 +122,7 @@ def _of_bids(zones: dict[str, str], now: datetime) -> Iterator[Metric]:
     )
     waiting = Bid.objects.filter(status=BidStatus.PENDING).values("zone_id")
     found = {
-        row["zone_id"]: row
-        for row in waiting.annotate(bids=Count("pk"), first_at=Min("created_at"))
+        row["zone_id"]: row for row in waiting.annotate(bids=Count("pk"), first_at=Min(WAITS_SINCE))
     }
     for zone_id, name in zones.items():
         row = found.get(zone_id)
@@ -129,7 +136,7 @@ def _of_bids(zones: dict[str, str], now: datetime) -> Iterator[Metric]:
     recent = Bid.objects.filter(decided_at__gt=now - DECIDED_WITHIN, slo_s=None)
     times: dict[str, list[float]] = {}
     recent = recent.exclude(status=BidStatus.CANCELLED)
-    rows = recent.values_list("zone_id", "created_at", "decided_at")
+    rows = recent.values_list("zone_id", WAITS_SINCE, "decided_at")
     for zone_id, created_at, decided_at in rows.iterator():
         seconds = (decided_at - created_at).total_seconds()
         times.setdefault(zone_id, []).append(max(0.0, seconds))

@@ -10,7 +10,7 @@ from django.db.models import Q
 from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.accounts.own_data import write_rows
-from marketplace.auction.models import Bid, BidStatus, Bundle, Reservation, ResultDispute
+from marketplace.auction.models import Bid, Bundle, PriceOffer, Reservation, ResultDispute
 from marketplace.auction.selectors import annotate_refunds
 from marketplace.jobs.kept_data import DELETED_NAME
 from marketplace.jobs.models import Job
@@ -20,7 +20,7 @@ from marketplace.payments.kept_data import forget_card_terms
 
 def _list_dataset_needs(dataset_id: str) -> Iterator[str]:
     named = Q(dataset=dataset_id) | Q(validation_dataset=dataset_id)
-    if Bid.objects.filter(named, status=BidStatus.PENDING).exists():
+    if Bid.objects.filter(named, status__in=Bid.OPEN).exists():
         yield "A bid with it waits for its answer."
     disputed = ResultDispute.objects.filter(decided_at=None)
     if disputed.filter(bid__in=Bid.objects.filter(named)).exists():
@@ -32,12 +32,12 @@ def _list_job_needs(job_id: str) -> Iterator[str]:
     if ResultDispute.objects.filter(decided_at=None, bid__in=bids).exists():
         yield "Its result is disputed."
     begun = Q(terms__start__job_id=job_id) | Q(resumed_job_id=job_id)
-    if Bid.objects.filter(begun, status=BidStatus.PENDING).exists():
+    if Bid.objects.filter(begun, status__in=Bid.OPEN).exists():
         yield "A bid for a job that begins with what it made waits for its answer."
 
 
 def _list_organisation_needs(organisation_id: str) -> Iterator[str]:
-    if Bid.objects.filter(organisation=organisation_id, status=BidStatus.PENDING).exists():
+    if Bid.objects.filter(organisation=organisation_id, status__in=Bid.OPEN).exists():
         yield "A bid waits for its answer."
     if Bid.objects.filter(organisation=organisation_id, rent_due_micros__isnull=False).exists():
         yield "A part of the price of a job that it cancelled may go back to it yet."
@@ -85,6 +85,8 @@ def _list_own(organisation_id: str) -> Iterable[tuple[str, Callable[[], Iterable
     bids = annotate_refunds(Bid.objects.filter(organisation=organisation_id))
     columns = ("name", "status", "price_micros", "payment_micros", "refund_micros", "terms")
     yield "bids.jsonl", write_rows(bids, *columns, "created_at", "decided_at", "receipt")
+    offers = PriceOffer.objects.filter(bid__organisation=organisation_id)
+    yield "price_offers.jsonl", write_rows(offers, "price_micros", "takes", "answered_at", "lapse")
 
 
 register_kept_data(

@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet
 
-from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.models import WAITS_SINCE, Bid, BidStatus
 from marketplace.auction.probes import LANE_TASK, LONGEST_WAIT, WORKER_TASK
 from marketplace.common.heartbeats import is_late, is_watched, read_heartbeats
 from marketplace.common.models import Heartbeat
@@ -183,12 +183,12 @@ def _find_age(waiting: QuerySet[Any], since: str, now: datetime) -> timedelta | 
 
 
 def _look_at_bids(now: datetime) -> Stage:
-    waiting = Bid.objects.filter(status=BidStatus.PENDING)
+    waiting = Bid.objects.filter(status=BidStatus.PENDING).annotate(since=WAITS_SINCE)
     return Stage(
         label="Bids without an answer",
         there=waiting.count(),
-        behind=waiting.filter(created_at__lt=now - LONGEST_WAIT).count(),
-        longest=_find_age(waiting, "created_at", now),
+        behind=waiting.filter(since__lt=now - LONGEST_WAIT).count(),
+        longest=_find_age(waiting, "since", now),
         text="the lane does not decide; its log says why.",
     )
 

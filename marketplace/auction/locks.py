@@ -73,7 +73,9 @@ def lock_received_bids(*, bid_ids: Sequence[str]) -> list[Bid]:
 
 def _lock_waiting_bids(*which: Q, **wanted: object) -> QuerySet[Bid]:
     waiting = Bid.objects.filter(*which, status=BidStatus.PENDING, **wanted)
-    return waiting.select_for_update(of=("self",)).order_by("arrival")
+    locked = waiting.select_for_update(of=("self",)).order_by("arrival")
+    # Read once the rows are locked: an answer may have come meanwhile.
+    return locked.prefetch_related("price_offer")
 
 
 def lock_joint_bids(*, bundle_id: str) -> list[Bid]:

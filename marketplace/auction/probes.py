@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from django.db.models import Min
 
-from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.models import WAITS_SINCE, Bid, BidStatus
 from marketplace.common.durable.kinds import get_kinds
 from marketplace.common.durable.selectors import summarize_kinds
 from marketplace.common.heartbeats import is_late, is_watched, read_heartbeats
@@ -102,9 +102,10 @@ def _probe_zones(
     zones: Sequence[Zone], beats: Mapping[str, Heartbeat], *, now: datetime
 ) -> list[HealthProbe]:
     """A zone may stand still while the lane works for others."""
-    waiting = Bid.objects.filter(status=BidStatus.PENDING, created_at__lt=now - LONGEST_WAIT)
+    waiting = Bid.objects.filter(status=BidStatus.PENDING).annotate(since=WAITS_SINCE)
+    late = waiting.filter(since__lt=now - LONGEST_WAIT)
     oldest = dict(
-        waiting.values_list("zone").annotate(oldest=Min("created_at")).values_list("zone", "oldest")
+        late.values_list("zone").annotate(oldest=Min("since")).values_list("zone", "oldest")
     )
     lane_works = not is_late(beats.get(LANE_TASK), LANE_TASK, now=now)
     found: list[HealthProbe] = []

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 
-from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import Exists, OneToOneRel, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Concat
 
 from marketplace.accounts.models import Organisation
@@ -86,7 +87,7 @@ def get_bundle(organisation: Organisation, bundle_id: str) -> Bundle:
 def find_bundle_status(bids: Sequence[Bid]) -> str:
     """Where a bundle stands: a bid's status, ``admitted`` where any of its bids was."""
     found = {bid.status for bid in bids}
-    for status in (BidStatus.PENDING, BidStatus.ADMITTED, BidStatus.REFUSED):
+    for status in (*Bid.OPEN, BidStatus.ADMITTED, BidStatus.REFUSED):
         if status in found:
             return status
     return BidStatus.CANCELLED
@@ -110,11 +111,15 @@ def refresh_bids(bids: Iterable[Bid]) -> None:
     in_hand: defaultdict[str, list[Bid]] = defaultdict(list)
     for bid in bids:
         in_hand[bid.pk].append(bid)
-    columns = ("receipt", *DECISION_FIELDS)
+    columns = ("receipt", "price_micros", *DECISION_FIELDS)
+    offer = cast("OneToOneRel", Bid._meta.get_field("price_offer"))
     for pk, *values in Bid.objects.filter(pk__in=in_hand).values_list("pk", *columns):
         for bid in in_hand[pk]:
             for name, value in zip(columns, values, strict=True):
                 setattr(bid, name, value)
+            if offer.is_cached(bid):
+                # It is read again where it is shown.
+                offer.delete_cached_value(bid)
 
 
 def find_job_ids(bids: Sequence[Bid]) -> dict[str, str]:

@@ -64,7 +64,7 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 def _build_question() -> tuple[str, tuple[Any, ...]]:
     """The statement that finds a row where there is work at ``_ANY_TIME``, and its parameters."""
     # Models cannot be imported before Django is set up.
-    from marketplace.auction.models import Bid, BidStatus
+    from marketplace.auction.models import Bid
     from marketplace.checks.models import SpotCheck
     from marketplace.common.models import DurableWork, WorkState
     from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
@@ -78,7 +78,7 @@ def _build_question() -> tuple[str, tuple[Any, ...]]:
     first, *others = (
         rows.order_by().annotate(is_there=Value(1)).values_list("is_there")[:1]
         for rows in (
-            Bid.objects.filter(status=BidStatus.PENDING),
+            Bid.objects.filter(status__in=Bid.OPEN),
             Job.objects.filter(status__in=Job.ACTIVE),
             Job.objects.filter(finished_at__isnull=False, settled_at__isnull=True),
             # Others learn of its result: whose jobs may begin with it, who measures it.

@@ -14,7 +14,9 @@ from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import locks
 from marketplace.fleet.models import Zone, ZoneChange
+from marketplace.fleet.slots import beat_at
 from scheduler.auction.log.rules import BEATS_PER_SLOT, MOST_BEATS
+from scheduler.types import Beat
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,11 @@ PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS | BID_PARAMET
 def find_beats_per_slot(zone: Zone) -> int:
     """Times a slot that prices come into force: no more than a lane and a solve can follow."""
     return max(1, min(_read_beats(zone.settings), int(zone.slot_s / LEAST_BEAT_S)))
+
+
+def find_beat(zone: Zone, at: datetime) -> Beat:
+    """The beat under way at a moment."""
+    return beat_at(zone, at, beats=find_beats_per_slot(zone))
 
 
 def _read_beats(settings: Mapping[str, Any]) -> int:

@@ -30,6 +30,7 @@ OPERATIONS: Mapping[str, Route] = {
     "bids_list": Route("GET", "/api/bids", is_paged=True),
     "bids_create": Route("POST", "/api/bids", takes_key=True),
     "bids_read": Route("GET", "/api/bids/{bid_id}"),
+    "bids_answer": Route("POST", "/api/bids/{bid_id}/answer"),
     "bids_cancel_create": Route("POST", "/api/bids/{bid_id}/cancel"),
     "bids_proof": Route("GET", "/api/bids/{bid_id}/proof", is_file=True),
     "bids_batch_create": Route("POST", "/api/bids:batch", takes_key=True),

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from marketplace.api.callers import Caller
+from marketplace.api.market.fields import read_beat
 from marketplace.api.market.owned import await_dataset_id, is_upload_id
 from marketplace.api.market.requests import read_asked
 from marketplace.auction.bidding.deadlines import settle_deadline
@@ -204,7 +205,8 @@ def _build_new_bid(
         dataset=dataset,
         validation=validation,
         name=body["name"] or name_after(dataset.name),
-        price_micros=body["price"],
+        price_micros=body["price"] or 0,
+        beat=None if body.get("beat") is None else read_beat(body["beat"]),
         deadline_at=deadline.at,
         deadline_s=deadline.seconds,
         is_deadline_cut=deadline.is_cut,

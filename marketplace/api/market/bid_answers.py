@@ -29,6 +29,7 @@ from marketplace.api.market.asked_bids import (
 from marketplace.api.market.bid_serializers import serialize_bids
 from marketplace.api.problems import build_problem
 from marketplace.auction.bidding import wait
+from marketplace.auction.bidding.answer import describe_lapse
 from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
 from marketplace.auction.bidding.wait import listener
@@ -134,7 +135,7 @@ def build_responses(placed: Sequence[PlacedBid]) -> list[Response]:
 
 
 def _build_response(placed: PlacedBid, value: dict[str, Any]) -> Response:
-    """201 admitted, 402 refused, 202 not decided yet; the bid is in the body each time."""
+    """201 admitted, 402 refused, 202 not decided yet, 200 told its price; the body has the bid."""
     headers = {"Location": f"/api/bids/{placed.bid.pk}"}
     if placed.earlier:
         headers |= REPLAYED
@@ -142,8 +143,23 @@ def _build_response(placed: PlacedBid, value: dict[str, Any]) -> Response:
         return _build_refusal(placed.bid, value, headers)
     if placed.bid.status == BidStatus.PENDING:
         return Response(value, status=202, headers=headers | {"Retry-After": "1"})
+    if placed.bid.status == BidStatus.CANCELLED and placed.bid.asks_price:
+        return _build_lapse(placed.bid, value, headers)
     status = 201 if placed.bid.status == BidStatus.ADMITTED else 200
     return Response(value, status=status, headers=headers)
+
+
+def _build_lapse(bid: Bid, value: dict[str, Any], headers: dict[str, str]) -> Response:
+    """402 where there is no plan to price, 409 where the price may be asked for again."""
+    lapse = bid.price_offer.lapse
+    refusal = Refusal(lapse) if lapse in REFUSAL_CODES else None
+    return build_problem(
+        code="price_lapsed" if refusal is None else REFUSAL_CODES[refusal],
+        detail=describe_lapse(bid),
+        status=409 if refusal is None else 402,
+        extra={"lapse": lapse, "reason": refusal and refusal.value, "bid": value},
+        headers=headers | {"x-should-retry": "false"},
+    )
 
 
 def _build_refusal(bid: Bid, value: dict[str, Any], headers: dict[str, str]) -> Response:

@@ -166,6 +166,24 @@ class TermsAnswer(Answer):
     )
 
 
+class OfferSerializer(Answer):
+    price = Usd(
+        source="price_offer.price_micros",
+        allow_null=True,
+        help_text="What it was told: taken at once, it costs no more. Null: nothing was told yet.",
+    )
+    answer_by = Moment(
+        source="price_offer.answer_by", allow_null=True, help_text="When it lapses unanswered."
+    )
+    takes = s.BooleanField(
+        source="price_offer.takes", allow_null=True, help_text="Your answer; null: none."
+    )
+    lapse = NullText(
+        source="price_offer.lapse",
+        help_text="Why it lapsed, as a word for programs; null: it did not.",
+    )
+
+
 class BidSerializer(TermsAnswer):
     first = ("id", "object", "zone", "name", "status", "price", "deadline", "created_at")
     id = s.CharField()
@@ -174,9 +192,17 @@ class BidSerializer(TermsAnswer):
     name = s.CharField(help_text="Name of the bid and of its job.")
     status = s.ChoiceField(
         BidStatus.values,
-        help_text="pending until it is decided, then admitted or refused; cancelled if taken back.",
+        help_text="pending until it is decided, then admitted or refused; priced while a bid "
+        "without a price waits for your answer; cancelled if taken back, or if its price lapsed.",
     )
-    price = Usd(source="price_micros", help_text="The most that the job is worth to you.")
+    price = Usd(
+        source="price_micros",
+        allow_null=True,
+        help_text="The most that the job is worth to you; null: the market was not told.",
+    )
+    offer = OfferSerializer(
+        allow_null=True, help_text="Of a bid without a price: what it may take or leave."
+    )
     deadline = Moment(source="deadline_at")
     created_at = Moment()
     adapter = s.DictField()
@@ -202,6 +228,12 @@ class BidSerializer(TermsAnswer):
     credit = Usd(
         source="credit_micros", help_text="What was paid to you because the deadline was missed."
     )
+
+    def get_price(self, bid: Bid) -> int | None:
+        return None if bid.asks_price else bid.price_micros
+
+    def get_offer(self, bid: Bid) -> Bid | None:
+        return bid if bid.asks_price else None
 
     def get_adapter(self, bid: Bid) -> Any:
         return {} if bid.terms is None else to_json(bid.terms.adapter)
@@ -231,6 +263,7 @@ def serialize_bids(bids: Sequence[Bid]) -> list[dict[str, Any]]:
     """Show bids, what they need being read for all together."""
     jobs = find_job_ids(bids)
     prefetch_related_objects(bids, "dataset")
+    prefetch_related_objects([bid for bid in bids if bid.asks_price], "price_offer")
     read_first_cells(bids)
     return [BidSerializer.show(bid, job_id=jobs.get(bid.pk)) for bid in bids]
 
@@ -255,6 +288,7 @@ class RefusedBidSerializer(ProblemSerializer):
 
 
 BID_RESPONSES = {
+    200: OpenApiResponse(BidSerializer, description="It was told its price: take or leave it."),
     201: OpenApiResponse(BidSerializer, description="Admitted."),
     202: OpenApiResponse(BidSerializer, description="Not decided yet; look at Location."),
     400: PROBLEM,
@@ -265,6 +299,12 @@ BID_RESPONSES = {
         "or the wallet has less than the price (insufficient_funds).",
     ),
     409: PROBLEM,
+}
+
+
+ANSWER_RESPONSES = {
+    **BID_RESPONSES,
+    200: OpenApiResponse(BidSerializer, description="You left the price."),
 }
 
 

@@ -22,19 +22,23 @@ from marketplace.api.market.asked_bids import (
     complete_bid,
     read_files_of_all,
 )
-from marketplace.api.market.bid_answers import place_and_answer
+from marketplace.api.market.bid_answers import build_responses, place_and_answer
 from marketplace.api.market.bid_serializers import (
+    ANSWER_RESPONSES,
     BID_RESPONSES,
     BidBatchSerializer,
     BidSerializer,
     serialize_bids,
 )
-from marketplace.api.market.requests import BatchRequest, BidRequest, check_body
+from marketplace.api.market.requests import BatchRequest, BidRequest, PriceAnswerRequest, check_body
 from marketplace.api.pagination import build_page
 from marketplace.api.problems import exception_handler
 from marketplace.api.views import MarketView
 from marketplace.auction import selectors
+from marketplace.auction.bidding.answer import answer_price
 from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.place import PlacedBid
+from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.book.proofs import build_bid_proof
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common import clock
@@ -78,6 +82,26 @@ class BidCancelView(MarketView):
     def post(self, request: Request, bid_id: str) -> Response:
         bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
+
+
+class BidAnswerView(MarketView):
+    """Take the price that a bid was told, or leave it."""
+
+    scopes = {"POST": "bids:write"}
+
+    @extend_schema(
+        operation_id="bids_answer", request=PriceAnswerRequest, responses=ANSWER_RESPONSES
+    )
+    def post(self, request: Request, bid_id: str) -> Response:
+        bid = selectors.get_bid(get_caller(request).organisation, bid_id)
+        answer = check_body(PriceAnswerRequest, request.data)
+        answer_price(
+            bid=bid, takes=answer["take"], price_micros=answer.get("price"), now=clock.now()
+        )
+        found = wait_for_bid(bid=bid)
+        # Who left the price is not refused.
+        is_left = not answer["take"] and found.status == BidStatus.REFUSED
+        return Response(_shape(found)) if is_left else build_responses([PlacedBid(found)])[0]
 
 
 class BidProofView(MarketView):

@@ -20,6 +20,10 @@ from marketplace.auction.bidding.terms import PRICE_LIMIT_MICROS, parse_price
 from marketplace.common.errors import UserError
 from marketplace.common.money import from_micros, to_micros
 from marketplace.fleet.asks import ASK_LIMIT_MICROS
+from scheduler.types import Beat
+
+#: A slot and a beat of it.
+BEAT_PATTERN = r"^[0-9]{1,12}\.[0-9]{1,4}$"
 
 TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
 METADATA_PAIRS, METADATA_KEY_CHARS, METADATA_VALUE_CHARS = 16, 64, 512
@@ -183,3 +187,20 @@ class StrictSerializer(serializers.Serializer[Any]):
             if twice:
                 raise serializers.ValidationError(dict.fromkeys(twice, "Send it once."))
         return super().to_internal_value(data)
+
+
+def write_beat(beat: Beat) -> str:
+    """A beat as bids name it: its slot and its number in that."""
+    return f"{beat.slot}.{beat.part}"
+
+
+def read_beat(text: str) -> Beat:
+    """Read what ``write_beat`` wrote.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not re.match(BEAT_PATTERN, text):
+        raise ValueError("Give the beat of a quote as it stands.")
+    return Beat(*map(int, text.split(".")))

@@ -14,6 +14,7 @@ from marketplace.api.market.bid_serializers import (
     StartSerializer,
     WorkSerializer,
 )
+from marketplace.api.market.fields import write_beat
 from marketplace.auction.bidding.auto_settings import explain_choices
 from marketplace.auction.bidding.quotes import BidQuote
 from marketplace.auction.bidding.start_from import WARM
@@ -127,6 +128,10 @@ class QuoteSerializer(Answer):
         allow_null=True,
         help_text="What training begins with; null: the base model alone.",
     )
+    beat = s.CharField(
+        help_text="What a bid without a price names, so that it is told this price or the next "
+        "beat's, and may take or leave it.",
+    )
     warm_start = WarmStartSerializer(
         source="*", help_text="Whether weights of another job would make it cheaper."
     )
@@ -141,6 +146,9 @@ class QuoteSerializer(Answer):
 
     def get_price_parts(self, quote: BidQuote) -> dict[str, float] | None:
         return None if quote.parts is None else serialize_parts(quote.parts)
+
+    def get_beat(self, quote: BidQuote) -> str:
+        return write_beat(quote.beat)
 
     def get_plan(self, quote: BidQuote) -> list[PlannedCell]:
         return [PlannedCell(quote.zone, cell.slot, cell.node) for cell in quote.cells]

@@ -12,13 +12,16 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from marketplace.api.market.fields import (
+    BEAT_PATTERN,
     DeadlineField,
     FormedText,
     MetadataField,
     PriceField,
     StrictSerializer,
     describe_amount,
+    read_beat,
     write_amount,
+    write_beat,
 )
 from marketplace.api.market.setting_schemas import COMPONENTS, WORDS, build_setting_schemas
 from marketplace.api.views import build_object
@@ -172,8 +175,44 @@ class BidRequest(TermsRequest):
         allow_blank=True,
         help_text=NAME,
     )
-    price = PriceField(help_text="The most the job is worth to you, in dollars.")
+    price = PriceField(
+        required=False,
+        allow_null=True,
+        help_text="The most the job is worth to you, in dollars. Who runs the market sees it. "
+        "Leave it out and name a beat to be told the price first.",
+    )
+    beat = FormedText(
+        BEAT_PATTERN,
+        max_length=20,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="In place of a price: the beat of a quote. The bid is then told its price, which "
+        "you take or leave within a minute (bids/{id}/answer).",
+    )
     deadline = DeadlineField(help_text=DEADLINE)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs.setdefault("price", None)
+        if (attrs["price"] is None) == (attrs["beat"] is None):
+            raise serializers.ValidationError(
+                {"price": "Give a price, or the beat of a quote to be told the price first."}
+            )
+        return attrs
+
+    def validate_beat(self, value: str | None) -> str | None:
+        try:
+            return None if value is None else write_beat(read_beat(value))
+        except ValueError as error:
+            raise serializers.ValidationError(str(error)) from None
+
+
+class PriceAnswerRequest(StrictSerializer):
+    take = serializers.BooleanField(help_text="Whether you take the price that the bid was told.")
+    price = PriceField(
+        required=False,
+        help_text="The price that you answer, in dollars; another one is refused.",
+    )
 
 
 @extend_schema_field({"anyOf": [{"type": "null"}]})

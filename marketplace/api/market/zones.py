@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from marketplace.api.answers import Answer, Moment, Usd, moment, usd
 from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
+from marketplace.api.market.fields import write_beat
 from marketplace.api.market.owned import find_dataset
 from marketplace.api.market.quote_serializers import QuoteSerializer
 from marketplace.api.market.requests import QuoteRequest, check_body, read_asked
@@ -34,6 +35,7 @@ from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, LinesDownload
 from marketplace.fleet.base_models import pack_bundled_model
 from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import find_beat
 from marketplace.fleet.selectors import (
     get_open_zone,
     list_nodes_on_sale,
@@ -54,6 +56,10 @@ class ZoneSerializer(Answer):
     max_sequence_length = s.IntegerField(help_text="Most tokens of a row that training reads.")
     earliest_deadline = Moment(help_text="The earliest deadline that can be bid by.")
     latest_deadline = Moment(help_text="The latest deadline that can be bid by.")
+    beat = s.CharField(
+        help_text="What a bid without a price names, so that it is told a price of this beat or of "
+        "the next, and may take or leave it."
+    )
     nodes_on_sale = s.IntegerField(help_text="Nodes that are on sale now.")
     fee_per_million_units = Usd(
         help_text="The house's fee, in every price of the zone; "
@@ -72,6 +78,9 @@ class ZoneSerializer(Answer):
 
     def get_latest_deadline(self, zone: Zone) -> datetime:
         return find_latest_deadline(zone, now=clock.now())
+
+    def get_beat(self, zone: Zone) -> str:
+        return write_beat(find_beat(zone, clock.now()))
 
     def get_nodes_on_sale(self, zone: Zone) -> int:
         return list_nodes_on_sale(zone).count()

@@ -74,7 +74,11 @@ class FineTuningJobHyperparametersSerializer(Answer):
 
 class FineTuningJobBidSerializer(Answer):
     id = s.CharField(source="bid.id", help_text="Id of the bid, as /api/bids names it.")
-    max_price = Usd(source="bid.price_micros", help_text="The most that the job was worth to you.")
+    max_price = Usd(
+        source="bid.price_micros",
+        allow_null=True,
+        help_text="The most that the job was worth to you; null: the market was not told.",
+    )
     payment = Usd(source="bid.payment_micros", help_text="What the job pays.")
     refunded = Usd(source="bid.refund_micros", help_text="What came back of the payment.")
     credit = Usd(
@@ -92,6 +96,9 @@ class FineTuningJobBidSerializer(Answer):
     hash = s.CharField(
         source="bid.decision_hash", help_text="Hash of the decision's entry in the log."
     )
+
+    def get_max_price(self, shown: _ShownJob) -> int | None:
+        return None if shown.bid.asks_price else shown.bid.price_micros
 
 
 class FineTuningJobSerializer(Answer):

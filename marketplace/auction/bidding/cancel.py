@@ -33,7 +33,7 @@ def cancel_bid(*, bid: Bid, now: datetime) -> Bid:
             together = [locked]
         if locked.status == BidStatus.CANCELLED:
             return locked
-        if locked.status != BidStatus.PENDING:
+        if locked.status not in Bid.OPEN:
             raise Conflict(
                 "bid_already_decided",
                 f"This bid was {locked.status} already; cancel its job instead."
@@ -45,7 +45,9 @@ def cancel_bid(*, bid: Bid, now: datetime) -> Bid:
             one.decided_at = now
             one.save(update_fields=["status", "decided_at"])
         held_for = bid.bundle_id if bid.is_joint and bid.bundle_id else bid.pk
-        release_hold(hold_reference=hold_reference(held_for), now=now)
+        if locked.is_joint or locked.price_micros:
+            # One that was not told its price, or left it, has nothing held.
+            release_hold(hold_reference=hold_reference(held_for), now=now)
         if locked.offer_id:
             release_offers(bid_ids=[locked.pk])
         wakeups.notify_decided(bid_ids=[one.pk for one in together])

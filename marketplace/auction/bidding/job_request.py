@@ -15,6 +15,7 @@ from marketplace.jobs.models import Dataset
 from marketplace.vendors.offers import check_gold
 from marketplace.vendors.plans import resolve_wish
 from marketplace.vendors.wishes import parse_wish
+from scheduler.types import Beat
 from workers.protocol.job_terms import PreparationWish
 
 
@@ -63,6 +64,9 @@ class JobRequest:
         request["dataset"] = self.dataset.sha256
         request["validation"] = None if self.validation is None else self.validation.sha256
         request.pop("idempotency_key", None)
+        if request.pop("beat", None) is not None:
+            # Sent again, it may name a later one.
+            request["asks_price"] = True
         if self.deadline_s is not None:
             # Asked for again it would be another moment.
             request.pop("deadline_at", None)
@@ -100,6 +104,8 @@ def _write_term(value: Any) -> Any:
             return value.isoformat()
         case Mapping():
             return dict(value)
+        case Beat():
+            return [value.slot, value.part]
         case _:
             return value
 

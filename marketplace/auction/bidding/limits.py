@@ -68,7 +68,7 @@ def build_crowd_refusal() -> UserError:
 
 
 def _count_jobs(organisation_id: str) -> int:
-    waiting = Bid.objects.filter(organisation=organisation_id, status=BidStatus.PENDING)
+    waiting = Bid.objects.filter(organisation=organisation_id, status__in=Bid.OPEN)
     jobs = Job.objects.filter(organisation=organisation_id, status__in=Job.ACTIVE)
     return waiting.count() + jobs.count()
 
@@ -124,7 +124,7 @@ def _has_sold_to_others(zone: Zone, organisation_id: str) -> bool:
 def _sum_held(zone: Zone, organisation_id: str, *, now: datetime) -> float:
     """Samples of its waiting bids and of the cells its jobs still have before them."""
     waiting = Bid.objects.filter(
-        zone=zone, organisation_id=organisation_id, status=BidStatus.PENDING
+        zone=zone, organisation_id=organisation_id, status__in=Bid.OPEN
     ).aggregate(total=Sum("compute_demand", default=0.0))
     cells = Reservation.objects.filter(
         zone=zone,

@@ -27,10 +27,11 @@ from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.start_from import refuse_taken_offers, write_beginning
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
-from marketplace.auction.models import Bid
+from marketplace.auction.models import Bid, PriceOffer
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.ids import new_id
 from marketplace.common.traces import ROOT, record_stage
+from marketplace.fleet.policy_settings import find_beat
 from marketplace.jobs.services import note_adapter_use
 from marketplace.jobs.terms import derive_columns
 from marketplace.payments.holds import HoldRequest, check_hold, place_holds
@@ -39,6 +40,7 @@ from marketplace.vendors.endpoint_quotes import EndpointQuote
 from marketplace.vendors.endpoints import ask_for_bid
 from marketplace.vendors.offers import collect_offers
 from marketplace.warm.offers import reserve_offers
+from scheduler.types import Beat
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,9 @@ class NewBid(JobRequest):
     deadline_at: datetime
     #: The same key with the same request is the same bid.
     idempotency_key: str | None
+    #: The beat whose prices its owner saw, where the bid asks for its price first: its amount is 0
+    #: then; ``None``: it has an amount.
+    beat: Beat | None = None
     #: The card payment that authorises its price; without one the wallet holds it.
     card_payment_id: str | None = None
     #: What vendors' own systems quoted for the preparation, ``ask_for_bid``.
@@ -149,7 +154,8 @@ def ensure_beginning(asked: NewBid, *, now: datetime) -> str:
     """
     hold = HoldRequest(
         asked.organisation.pk,
-        asked.price_micros,
+        # Of one that asks for its price it is not known how much; a little is there.
+        asked.price_micros or 1,
         new_id("check"),
         card_payment_id=asked.card_payment_id,
         placed_by_id=None if asked.placed_by is None else asked.placed_by.pk,
@@ -167,7 +173,12 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
     UserError
         The request cannot be bid for as it stands.
     """
-    check_price_micros(asked.price_micros)
+    if asked.beat is None:
+        check_price_micros(asked.price_micros)
+    elif asked.beat > find_beat(asked.zone, now):
+        raise UserError(
+            "unknown_beat", "This beat has not come. Name that of a quote.", param="beat"
+        )
     check_deadline(asked.deadline_at, zone=asked.zone, now=now)
     measured = measure_job(asked, now=now)
     terms, offers = measured.terms, []
@@ -191,7 +202,8 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
         placed_by=asked.placed_by,
         **derive_columns(terms),
         name=check_name(asked.name),
-        price_micros=asked.price_micros,
+        price_micros=0 if asked.beat is not None else asked.price_micros,
+        asks_price=asked.beat is not None,
         deadline_at=asked.deadline_at,
         idempotency_key=asked.idempotency_key,
         request_hash=asked.request_hash,
@@ -262,7 +274,11 @@ def _funded(
     locked: LockedAccounts | None,
     now: datetime,
 ) -> dict[int, Outcome]:
-    """Write the bids that their wallets or cards can pay, with their holds."""
+    """Write the bids that their wallets or cards can pay, with their holds.
+
+    Of one that asks for its price first, that price is held as it is told.
+    """
+    with_amount = {index: bid for index, bid in drafts.items() if not bid.asks_price}
     holds = place_holds(
         wanted=[
             HoldRequest(
@@ -273,17 +289,29 @@ def _funded(
                 placed_by_id=bid.placed_by_id,
                 api_key_id=asked[index].api_key_id,
             )
-            for index, bid in drafts.items()
+            for index, bid in with_amount.items()
         ],
         locked=locked,
         now=now,
     )
-    outcomes: dict[int, Outcome] = {
-        index: hold if isinstance(hold, UserError) else PlacedBid(bid)
-        for (index, bid), hold in zip(drafts.items(), holds, strict=True)
+    outcomes: dict[int, Outcome] = {index: PlacedBid(bid) for index, bid in drafts.items()}
+    outcomes |= {
+        index: hold
+        for index, hold in zip(with_amount, holds, strict=True)
+        if isinstance(hold, UserError)
     }
     placed = [outcome.bid for outcome in outcomes.values() if isinstance(outcome, PlacedBid)]
     Bid.objects.bulk_create(placed)
+    PriceOffer.objects.bulk_create(
+        PriceOffer(
+            bid=drafts[index],
+            beat_slot=item.beat.slot,
+            beat_part=item.beat.part,
+            api_key_id=item.api_key_id,
+        )
+        for index, outcome in outcomes.items()
+        if isinstance(outcome, PlacedBid) and (item := asked[index]).beat is not None
+    )
     for bid in placed:
         record_stage(ROOT, bid_id=bid.pk, since=now, zone=bid.zone.name)
     reserve_offers({bid.offer_id: bid.pk for bid in placed if bid.offer_id})

@@ -14,6 +14,7 @@ from marketplace.auction.book import engine_cache as books
 from marketplace.auction.royalties import list_royalties
 from marketplace.auction.task_values import build_task
 from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import find_beat
 from marketplace.fleet.selectors import last_slot_until, slot_at, slot_ends_at, slot_starts_at
 from marketplace.vendors.endpoints import ask_for_quotes
 from marketplace.vendors.models import Vendor
@@ -65,6 +66,8 @@ class BidQuote:
     refusal_text: str
     #: The log this holds for.
     position: int
+    #: The beat that a bid names to be told its price first.
+    beat: scheduler.Beat
     head_hash: str
     made_at: datetime
     expires_at: datetime
@@ -148,6 +151,7 @@ def make_quote(
         refusal_text=describe_quote_refusal(answer.refusal, zone, measured, curve),
         verified_only=only,
         position=answer.position,
+        beat=find_beat(zone, now),
         head_hash=found.head_hash,
         made_at=now,
         expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot_at(zone, now) + 1)),

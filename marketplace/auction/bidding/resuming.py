@@ -152,7 +152,7 @@ def list_resuming_bids(job_id: str) -> QuerySet[Bid]:
     gone = Job.objects.filter(
         bid_id=OuterRef("pk"), status__in=(JobStatus.CANCELLED, JobStatus.FAILED)
     )
-    live = Bid.objects.filter(status__in=(BidStatus.PENDING, BidStatus.ADMITTED))
+    live = Bid.objects.filter(status__in=(*Bid.OPEN, BidStatus.ADMITTED))
     return live.filter(~Exists(gone), resumed_job_id=job_id)
 
 
@@ -172,6 +172,10 @@ def find_price_left(job: Job) -> int:
             "not_settled",
             "What comes back of this job is not booked yet. Give a price, or ask again soon.",
             param="price",
+        )
+    if bid.asks_price:
+        raise UserError(
+            "price_required", "Say what the rest is worth to you: give a price.", param="price"
         )
     left = bid.price_micros - bid.paid_micros
     if left <= 0:

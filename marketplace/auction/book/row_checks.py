@@ -171,8 +171,9 @@ def _list_cells(decision: Decision) -> list[list[object]] | None:
 
 def _find_money_problems(bid: Bid, hold: Hold | None, job_price: int | None) -> Iterator[str]:
     if hold is None:
-        # The money of a bundle that all win or all lose is held for all of it.
-        if not bid.is_joint or bid.status == BidStatus.ADMITTED:
+        # The money of a bundle that all win or all lose is held for all of it; for a price that was
+        # left, none is.
+        if not (bid.is_joint or bid.price_micros == 0) or bid.status == BidStatus.ADMITTED:
             yield "its hold is gone"
         return
     if bid.status == BidStatus.ADMITTED:

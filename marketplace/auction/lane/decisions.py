@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from marketplace.auction import locks
 from marketplace.auction.book.decision_rows import build_decision_columns
 from marketplace.auction.book.reservations import build_reservations
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.bundles import TakenBundle, record_bundles, take_bundle
-from marketplace.auction.lane.lane import Lane
+from marketplace.auction.lane.lane import Lane, TakenBid
+from marketplace.auction.lane.offers import (
+    end_unanswered,
+    has_missed_beat,
+    record_told_prices,
+)
 from marketplace.auction.lane.overrun_reserve import reserve_worst_cases
 from marketplace.auction.lane.sequence_bids import build_arrival, void_receipts
 from marketplace.auction.lane.vendor_work import AdmittedWithVendor, open_vendor_work
@@ -29,7 +34,7 @@ from marketplace.warm.offers import release_offers
 from marketplace.webhooks.news import BID_REFUSED, News
 from marketplace.webhooks.outbox import add_messages
 from scheduler import types as scheduler
-from scheduler.auction import ChainEntry
+from scheduler.auction.log import events
 
 
 def decide_received_bids(lane: Lane) -> tuple[int, int]:
@@ -48,17 +53,26 @@ def decide_received_bids(lane: Lane) -> tuple[int, int]:
     void_receipts(lane, [pk for pk in received if pk not in bids], reason="withdrawn")
     late = [pk for pk, bid in bids.items() if bid.received_slot != lane.slot]
     void_receipts(lane, late, reason="late")
+    missed = [bid for pk, bid in bids.items() if pk not in late and has_missed_beat(lane, bid)]
+    void_receipts(lane, [bid.pk for bid in missed], reason="beat")
+    end_unanswered(missed, reason="beat", now=lane.now)
     in_time = [bids[pk] for pk in lane.book.engine.open_receipts]
     decided: list[TakenBid] = []
+    priced: list[TakenBid] = []
     bundles: list[TakenBundle] = []
     for bundle_id, together in groupby(in_time, key=_find_joint_bundle):
         arrivals = [(bid, build_arrival(lane, bid)) for bid in together]
         if bundle_id is not None:
-            bundles.append(take_bundle(lane, bundle_id, [arrival for _, arrival in arrivals]))
+            # Bids of a bundle that win or lose together have amounts.
+            joint = [each for _, each in arrivals if isinstance(each, events.BidArrived)]
+            bundles.append(take_bundle(lane, bundle_id, joint))
         for bid, arrival in arrivals:
             cold_price = _quote_cold(lane, bid, arrival.task)
-            decided.append(TakenBid(bid, lane.apply(arrival), cold_price))
-    return len(decided), record_decisions(lane, decided, bundles) if decided else 0
+            taken = TakenBid(bid, lane.apply(arrival), cold_price)
+            (priced if isinstance(arrival, events.BidPriced) else decided).append(taken)
+    record_told_prices(lane, priced)
+    admitted = record_decisions(lane, decided, bundles) if decided else 0
+    return len(decided) + len(priced), admitted
 
 
 def _find_joint_bundle(bid: Bid) -> str | None:
@@ -78,14 +92,6 @@ def _quote_cold(lane: Lane, bid: Bid, task: scheduler.Task) -> int | None:
     return None if price is None else int(price)
 
 
-class TakenBid(NamedTuple):
-    """A bid that the engine has just decided."""
-
-    bid: Bid
-    entry: ChainEntry
-    cold_price_micros: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class _DecidedBid:
     """A bid and the columns that its decision fills."""
@@ -99,6 +105,11 @@ class _DecidedBid:
     @property
     def is_admitted(self) -> bool:
         return self.columns["status"] == BidStatus.ADMITTED
+
+    @property
+    def is_left(self) -> bool:
+        """Its owner left the price that it was told, and knows."""
+        return not self.bid.price_micros
 
     @property
     def cells(self) -> tuple[scheduler.Cell, ...]:
@@ -149,10 +160,13 @@ def record_decisions(
     )
     # Of a bundle that lost all is released by now; its bids have no holds of their own.
     ended = [of for of in decided if not of.bid.is_joint or of.is_admitted]
+    # Who left a price has nothing held for it.
+    ended = [of for of in ended if of.bid.price_micros]
     settle_holds(settlements=[_conclusion(of) for of in ended], now=lane.now)
     _release_warm_starts(decided)
     add_messages(
-        news=[_build_refusal(lane, of) for of in decided if not of.is_admitted], now=lane.now
+        news=[_build_refusal(lane, of) for of in decided if not of.is_admitted and not of.is_left],
+        now=lane.now,
     )
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
     _trace_decisions(lane, decided)

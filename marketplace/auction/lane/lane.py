@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from marketplace.auction.book.engine_cache import Book
-from marketplace.auction.models import MarketHead
+from marketplace.auction.models import Bid, MarketHead
 from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import DroppedCells, GridChange, Outcome
+
+
+class TakenBid(NamedTuple):
+    """A bid that the engine has just decided, or told its price."""
+
+    bid: Bid
+    entry: ChainEntry
+    #: With a warm start, what the job would have cost without it.
+    cold_price_micros: int | None
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from django.conf import settings
 from marketplace.auction import locks
 from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.lane.lane import Lane
+from marketplace.auction.lane.offers import asks_now, is_ahead, read_seen_beat
 from marketplace.auction.models import Bid
 from marketplace.auction.royalties import list_royalties
 from marketplace.auction.task_values import build_task
@@ -38,7 +39,8 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
     waiting = _with_whole_bundles(
         locks.lock_pending_bids(zone_id=lane.zone.pk, limit=limit, only=only)
     )
-    bids = [bid for bid in waiting if bid.pk not in lane.book.engine.open_receipts]
+    received = lane.book.engine.open_receipts
+    bids = [bid for bid in waiting if bid.pk not in received and not is_ahead(lane, bid)]
     if not bids:
         return 0
     for bid in bids:
@@ -92,8 +94,8 @@ def _sync_vendors(lane: Lane, bids: Sequence[Bid]) -> None:
                 lane.apply(events.VendorChanged(scheduler.VendorCapacity(vendor_id, rows)))
 
 
-def build_arrival(lane: Lane, bid: Bid) -> events.BidArrived:
-    """The event that decides a bid that was received, always the same."""
+def build_arrival(lane: Lane, bid: Bid) -> events.BidArrived | events.BidPriced:
+    """The event that decides a bid that was received, or tells its price, always the same."""
     assert bid.received_slot is not None
     task = build_task(
         bid,  # pyright: ignore[reportArgumentType]
@@ -108,6 +110,8 @@ def build_arrival(lane: Lane, bid: Bid) -> events.BidArrived:
     )
     if bid.warm_start is not None:
         task = replace(task, vendors=list_royalties(bid.warm_start))
+    if asks_now(bid):
+        return events.BidPriced(task=task, slot=bid.received_slot, beat=read_seen_beat(bid))
     return events.BidArrived(
         task=task,
         slot=bid.received_slot,

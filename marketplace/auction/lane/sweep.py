@@ -14,6 +14,7 @@ from marketplace.auction.book.engine_cache import LogBroken
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
+from marketplace.auction.lane.offers import end_late_offers
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.probes import name_zone_task
 from marketplace.common.backoff import compute_backoff
@@ -142,6 +143,7 @@ def _set_aside(bid_id: str, error: Exception, *, now: datetime) -> None:
 
 def sweep_zones(*, clock: Callable[[], datetime]) -> None:
     """Advance every zone to the present slot and fleet, and decide bids whose wake-up was lost."""
+    end_late_offers(now=clock())
     waiting = Bid.objects.filter(status=BidStatus.PENDING).values("zone_id")
     for zone in Zone.objects.order_by("pk"):
         task = name_zone_task(zone.pk)

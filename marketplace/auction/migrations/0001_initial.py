@@ -128,9 +128,10 @@ class Migration(migrations.Migration):
                 ('id', marketplace.common.models.IdField(prefix='bid', serialize=False)),
                 ('is_joint', models.BooleanField(db_default=False, default=False)),
                 ('name', models.CharField(max_length=64)),
-                ('status', models.CharField(choices=[('pending', 'Pending'), ('admitted', 'Admitted'), ('refused', 'Refused'), ('cancelled', 'Cancelled')], default='pending', max_length=12)),
+                ('status', models.CharField(choices=[('pending', 'Pending'), ('priced', 'Priced'), ('admitted', 'Admitted'), ('refused', 'Refused'), ('cancelled', 'Cancelled')], default='pending', max_length=12)),
                 ('arrival', models.BigIntegerField(db_default=marketplace.auction.models.bids.NextArrival(), editable=False, unique=True)),
                 ('price_micros', models.BigIntegerField()),
+                ('asks_price', models.BooleanField(db_default=False, default=False)),
                 ('deadline_at', models.DateTimeField()),
                 ('terms', marketplace.common.models.ValueField(kind=workers.protocol.job_terms.JobTerms, null=True, usual={'adapter': {'rank': 16, 'alpha': 32.0, 'dropout': 0.0, 'target_modules': None, 'virtual_tokens': 0, 'init_text': '', 'rslora': False, 'dora': False}, 'training': {'batch_size': 8, 'learning_rate': 0.0002, 'schedule': 'cosine', 'warmup_share': 0.03, 'weight_decay': 0.0, 'max_grad_norm': 1.0, 'sequence_length': 512, 'seed': 0, 'validation_share': 0.1, 'eval_every_steps': 0, 'preference_loss': 'dpo', 'dpo_beta': 0.1, 'neftune_alpha': 0.0, 'early_stopping': 0, 'target_loss': 0.0}, 'validation': None, 'start': None, 'preparation': [None, {'kinds': ['automatic'], 'roles': {}, 'drop_duplicates': True, 'mask_personal_data': False, 'phone_regions': [], 'languages': [], 'validation_share': 0.0, 'skills': [], 'instructions': '', 'gold': {}, 'review_s': 0, 'plan': ''}], 'verified_only': False, 'metadata': None, 'resumes': None})),
                 ('resolved', models.JSONField(default=list)),
@@ -204,6 +205,21 @@ class Migration(migrations.Migration):
             options={
                 'db_table': 'auction_signedhead',
             },
+        ),
+        migrations.CreateModel(
+            name='PriceOffer',
+            fields=[
+                ('bid', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='price_offer', serialize=False, to='auction.bid')),
+                ('beat_slot', models.BigIntegerField()),
+                ('beat_part', models.PositiveSmallIntegerField()),
+                ('api_key_id', models.CharField(max_length=40, null=True)),
+                ('price_micros', models.BigIntegerField(null=True)),
+                ('position', models.BigIntegerField(null=True)),
+                ('answer_by', models.DateTimeField(null=True)),
+                ('takes', models.BooleanField(null=True)),
+                ('answered_at', models.DateTimeField(null=True)),
+                ('lapse', models.CharField(blank=True, default='', max_length=16)),
+            ],
         ),
         migrations.CreateModel(
             name='Reservation',
@@ -283,6 +299,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='bid',
+            index=models.Index(condition=models.Q(('status', 'priced')), fields=['zone'], name='auction_bid_priced'),
+        ),
+        migrations.AddIndex(
+            model_name='bid',
             index=models.Index(fields=['organisation', '-id'], name='auction_bid_of_organisation'),
         ),
         migrations.AddIndex(
@@ -327,7 +347,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='bid',
-            constraint=models.CheckConstraint(condition=models.Q(('price_micros__gt', 0)), name='auction_bid_price_positive'),
+            constraint=models.CheckConstraint(condition=models.Q(('price_micros__gt', 0), models.Q(('asks_price', True), ('payment_micros__isnull', True), ('price_micros', 0)), _connector='OR'), name='auction_bid_price_positive'),
         ),
         migrations.AddConstraint(
             model_name='bid',

@@ -3,6 +3,7 @@
 from marketplace.auction.models.alerts import Alert
 from marketplace.auction.models.bids import (
     FIRST_REVISION,
+    WAITS_SINCE,
     Bid,
     BidStatus,
     Bundle,
@@ -17,6 +18,7 @@ from marketplace.auction.models.log import (
     MarketHead,
     Snapshot,
 )
+from marketplace.auction.models.offers import PriceOffer
 from marketplace.auction.models.plans import Reservation, WorkShare
 from marketplace.auction.models.pricing import Pricing, SolveStatus
 from marketplace.auction.models.witnesses import (
@@ -28,6 +30,7 @@ from marketplace.auction.models.witnesses import (
 
 __all__ = [
     "FIRST_REVISION",
+    "WAITS_SINCE",
     "Alert",
     "Bid",
     "BidStatus",
@@ -38,6 +41,7 @@ __all__ = [
     "MarketHead",
     "MarketKey",
     "NextArrival",
+    "PriceOffer",
     "Pricing",
     "PublishedHead",
     "ReleaseSignature",

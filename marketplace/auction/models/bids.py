@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import F, Func, Q, Value
+from django.db.models.functions import Coalesce
 
 from marketplace.auction.bid_words import build_vector
 from marketplace.common.brief_json import BriefJSONField
@@ -17,6 +18,9 @@ from marketplace.jobs.usual_terms import USUAL_TERMS
 from marketplace.payments.models import Hold
 from workers.protocol.job_terms import JobTerms
 from workers.protocol.starts import Start, StartKind
+
+if TYPE_CHECKING:
+    from marketplace.auction.models.offers import PriceOffer
 
 #: Of a bid's plan: the one that it was admitted with.
 FIRST_REVISION = 1
@@ -38,6 +42,7 @@ class NextArrival(Func):
 
 class BidStatus(models.TextChoices):
     PENDING = "pending", "Pending"
+    PRICED = "priced", "Priced"
     ADMITTED = "admitted", "Admitted"
     REFUSED = "refused", "Refused"
     CANCELLED = "cancelled", "Cancelled"
@@ -45,6 +50,10 @@ class BidStatus(models.TextChoices):
 
 #: Of the names of holds for bids.
 HOLD_PREFIX = "bid:"
+
+
+#: Since when a bid waits for the market: what its owner took to answer a price is not the market's.
+WAITS_SINCE = Coalesce("price_offer__answered_at", "created_at")
 
 
 def hold_reference(bid_id: str) -> str:
@@ -119,6 +128,8 @@ class Bid(models.Model):
 
     #: States of those that won nothing.
     LOST = (BidStatus.REFUSED, BidStatus.CANCELLED)
+    #: States of those that wait: for the market, or for their owner's answer to a price.
+    OPEN = (BidStatus.PENDING, BidStatus.PRICED)
 
     zone_id: str
     organisation_id: str
@@ -127,6 +138,7 @@ class Bid(models.Model):
     validation_dataset_id: str | None
     bundle_id: str | None
     reservations: models.Manager[Any]
+    price_offer: PriceOffer
 
     id = IdField(prefix="bid")
     # The indexes below begin with these two.
@@ -156,8 +168,11 @@ class Bid(models.Model):
     status = models.CharField(max_length=12, choices=BidStatus.choices, default=BidStatus.PENDING)
     #: Order of arrival. Drawn before commit, so a lower number may appear later.
     arrival = models.BigIntegerField(unique=True, db_default=NextArrival(), editable=False)
-    #: The most the job is worth to its owner; held in the wallet until decided.
+    #: The most the job is worth to its owner; held in the wallet until decided. Where it asks for
+    #: its price first: 0, and just above that price once its owner takes it.
     price_micros = models.BigIntegerField()
+    #: It is priced first, and its owner takes or leaves the price; ``price_offer`` has the rest.
+    asks_price = models.BooleanField(default=False, db_default=False)
     deadline_at = models.DateTimeField()
     #: What the job is. ``dataset``, ``validation_dataset``, ``verified_only`` and
     #: ``resumed_job_id`` follow from it, by ``derive_columns``; null: the express lane's, as there.
@@ -252,7 +267,9 @@ class Bid(models.Model):
                 name="auction_bid_one_per_position",
             ),
             models.CheckConstraint(
-                condition=Q(price_micros__gt=0), name="auction_bid_price_positive"
+                condition=Q(price_micros__gt=0)
+                | Q(price_micros=0, asks_price=True, payment_micros__isnull=True),
+                name="auction_bid_price_positive",
             ),
             models.CheckConstraint(
                 condition=~Q(status="admitted") | Q(payment_micros__gte=0, position__isnull=False),
@@ -271,6 +288,7 @@ class Bid(models.Model):
                 condition=Q(status="pending"),
                 name="auction_bid_pending",
             ),
+            models.Index(fields=["zone"], condition=Q(status="priced"), name="auction_bid_priced"),
             models.Index(fields=["organisation", "-id"], name="auction_bid_of_organisation"),
             # Those of one outcome, however many there are of the other.
             models.Index(

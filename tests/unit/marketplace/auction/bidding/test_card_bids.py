@@ -23,6 +23,7 @@ from marketplace.jobs.models import DatasetTokens, Job
 from marketplace.jobs.services import cancel_job
 from marketplace.payments.card_payments import cancel_payment
 from marketplace.payments.models import CallKind, CardPayment, GatewayCall, PaymentStatus
+from scheduler.types import Beat
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -94,9 +95,13 @@ def test_every_field_of_what_is_asked_for_travels_and_counts(asked):
         "verified_only": True,
         "metadata": {"run": "7"},
         "deadline_s": 60.0,
+        "beat": Beat(7, 1),
     }
     for name, value in changed.items():
         assert replace(asked, **{name: value}).request_hash != asked.request_hash, name
+    # Sent again, a bid that asks for its price may name a later beat.
+    asks = replace(asked, beat=Beat(7, 1))
+    assert replace(asks, beat=Beat(8)).request_hash == asks.request_hash
     optional = {each.name for each in fields(NewBid) if each.default is not MISSING}
     assert optional - beside <= {*changed, "idempotency_key"}
     assert replace(asked, idempotency_key="two").request_hash == asked.request_hash
