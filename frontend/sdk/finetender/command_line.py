@@ -90,6 +90,11 @@ def _add_bidding(parsers: Any) -> None:
         required=True,
         help="the most it is worth to you, in dollars; what you pay does not depend on it",
     )
+    bid.add_argument(
+        "--tell-price",
+        action="store_true",
+        help="send the price along, so that the market decides; who runs it sees it then",
+    )
     bid.add_argument("--name", help="the job's name")
     bid.add_argument("--watch", action="store_true", help="follow the job until it ends")
 

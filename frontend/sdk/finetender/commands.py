@@ -84,6 +84,7 @@ def place_bid(chosen: argparse.Namespace) -> None:
         bid = client.place_bid(
             chosen.data,
             price=read_price(chosen.price),
+            tells_price=chosen.tell_price,
             deadline=chosen.by,
             name=chosen.name,
             zone=chosen.zone,

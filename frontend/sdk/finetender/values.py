@@ -27,12 +27,15 @@ class Zone:
     base_model: str
     slot_s: float
     latest_deadline: datetime
+    #: The price beat under way, which a bid names to be told its price first; ``None``: the market
+    #: is of a version that tells none.
+    beat: str | None
     raw: Raw = field(repr=False, compare=False)
 
     @classmethod
     def read(cls, raw: Raw) -> Zone:
         latest = datetime.fromisoformat(raw["latest_deadline"])
-        return cls(raw["name"], raw["base_model"], raw["slot_s"], latest, raw)
+        return cls(raw["name"], raw["base_model"], raw["slot_s"], latest, raw.get("beat"), raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,10 @@ class Bid:
 
     id: str
     status: str
-    #: The most the job is worth, in dollars.
-    price: Decimal
+    #: The most the job is worth, in dollars, as the market knows it; ``None``: it was not told.
+    price: Decimal | None
+    #: What the market asks of a bid that was not told the most it is worth, and until when.
+    offered_price: Decimal | None
     #: What is paid, which does not depend on ``price``; ``None`` while it is not decided.
     payment: Decimal | None
     job_id: str | None
@@ -136,10 +141,12 @@ class Bid:
     @classmethod
     def read(cls, raw: Raw) -> Bid:
         decision: Raw = raw["decision"] or {}
+        offer: Raw = raw.get("offer") or {}
         return cls(
             id=raw["id"],
             status=raw["status"],
-            price=Decimal(raw["price"]),
+            price=_usd(raw["price"]),
+            offered_price=_usd(offer.get("price")),
             payment=_usd(decision.get("payment")),
             job_id=raw["job_id"],
             deadline=datetime.fromisoformat(raw["deadline"]),

@@ -9,7 +9,14 @@ from typing import Any, Unpack
 
 from finetender.calls import Call, Operation, Pause, draw_key, send
 from finetender.deadlines import write_deadline
-from finetender.errors import build_error
+from finetender.errors import (
+    BidRefusedError,
+    BusyError,
+    ConflictError,
+    MarketError,
+    UsageError,
+    build_error,
+)
 from finetender.operations.data import (
     LOOK_EVERY_S,
     Data,
@@ -19,11 +26,17 @@ from finetender.operations.data import (
     list_zones,
 )
 from finetender.terms import JobTerms
-from finetender.values import Bid, Quote, Sweep
+from finetender.values import Bid, Quote, Sweep, Zone
 
 Deadline = str | datetime | timedelta
 #: For a warm start, while a node compares some rows. The market gives that up after ten seconds.
 ASK_AGAIN = 30
+#: Times that a price is asked for.
+PRICE_TRIES = 4
+#: Of an idempotency key, so that a number fits behind it.
+KEY_LENGTH = 240
+#: The least that one price is above another, in dollars.
+LEAST = Decimal("0.000001")
 
 
 class SweepTerms(JobTerms, total=False):
@@ -53,7 +66,7 @@ def get_quote(
     terms
         See ``JobTerms``; what is left out, the market chooses.
     """
-    body = yield from _build_work(data, zone, deadline, validation, terms)
+    body, _ = yield from _build_work(data, zone, deadline, validation, terms)
     body["warm_start"] = warm_start
     answer = yield from send(Call("POST", "/api/quotes", json=body))
     for _ in range(ASK_AGAIN):
@@ -73,14 +86,20 @@ def place_bid(
     zone: str | None = None,
     validation: Data | None = None,
     idempotency_key: str | None = None,
+    tells_price: bool = False,
     **terms: Unpack[JobTerms],
 ) -> Operation[Bid]:
     """Bid for a job, and wait until the bid is decided.
+
+    The market is not told ``price``: it says what the job costs, and this takes that if it is less.
 
     Parameters
     ----------
     price
         The most the job is worth, in dollars. What is paid does not depend on it.
+    tells_price
+        Send the price along, so that the market decides; who runs it sees it then. One request
+        less, and a refusal says the soonest deadline that would have won.
     validation
         Whose rows are held out; without it, a share of the data's own.
     terms
@@ -91,11 +110,15 @@ def place_bid(
     BidRefusedError
         With the price that would have won.
     """
-    body = yield from _build_work(data, zone, deadline, validation, terms)
-    body["price"] = str(price)
+    limit = read_dollars(price)
+    body, where = yield from _build_work(data, zone, deadline, validation, terms)
     if name is not None:
         body["name"] = name
-    return (yield from _send_bid("/api/bids", body, idempotency_key))
+    if tells_price:
+        body["price"] = str(price)
+        return (yield from _send_bid("/api/bids", body, idempotency_key))
+    key = idempotency_key or draw_key()
+    return (yield from _take_or_leave(body, where, limit, key))
 
 
 def resume_job(
@@ -130,18 +153,78 @@ def resume_job(
     return (yield from _send_bid(path, body, idempotency_key))
 
 
+def _take_or_leave(body: dict[str, Any], zone: Zone, limit: Decimal, key: str) -> Operation[Bid]:
+    """Ask for the price of a job until it is told, and take it if it is below a limit.
+
+    A price that rose before the answer came is asked for again, and then taken only if it is no
+    more than was taken before: so nobody learns of the limit by telling one price after another.
+    Under one key the same job is bought once, also if this is called again after a crash.
+    """
+    refusal: MarketError = BusyError(503, {"detail": "No price was told in time. Try again."})
+    for attempt in range(PRICE_TRIES):
+        if attempt:
+            zone = choose_zone((yield from list_zones()), zone.name)
+        if zone.beat is None:
+            raise UsageError("This market tells no price first: bid with tells_price.")
+        own_key = f"{key[:KEY_LENGTH]}.{attempt}" if attempt else key
+        call = Call("POST", "/api/bids", json={**body, "beat": zone.beat}, idempotency_key=own_key)
+        try:
+            bid = yield from _await_bid(Bid.read((yield from send(call)).body))
+            if bid.status == "priced":
+                bid = yield from _answer(bid, limit)
+        except ConflictError as error:
+            if error.code != "price_lapsed":
+                raise
+            continue
+        if bid.status == "admitted":
+            return bid
+        refusal = _build_refusal(bid)
+        told = bid.offered_price
+        if told is None or not bid.raw["offer"]["takes"]:
+            break
+        limit = min(limit, told + LEAST)
+    raise refusal
+
+
+def _answer(bid: Bid, limit: Decimal) -> Operation[Bid]:
+    assert bid.offered_price is not None
+    takes = limit > bid.offered_price
+    answer = {"take": takes, "price": str(bid.offered_price)}
+    path = f"/api/bids/{check_id(bid.id)}/answer"
+    try:
+        found = Bid.read((yield from send(Call("POST", path, json=answer))).body)
+    except BidRefusedError as error:
+        # It rose meanwhile; the bid says so.
+        if not isinstance(error.body.get("bid"), Mapping):
+            raise
+        found = Bid.read(error.body["bid"])
+    found = yield from _await_bid(found)
+    if found.payment is not None and found.payment > bid.offered_price:
+        raise MarketError(
+            500, {"detail": f"${found.payment} was charged where ${bid.offered_price} was taken."}
+        )
+    return found
+
+
+def _await_bid(bid: Bid) -> Operation[Bid]:
+    while bid.status == "pending":
+        yield Pause(LOOK_EVERY_S)
+        bid = yield from get_bid(bid.id)
+    return bid
+
+
+def _build_refusal(bid: Bid) -> MarketError:
+    decision = bid.raw["decision"] or {"reason_text": "The bid was taken back."}
+    return build_error(402, {**decision, "detail": decision["reason_text"], "bid": bid.raw})
+
+
 def _send_bid(path: str, body: dict[str, Any], idempotency_key: str | None) -> Operation[Bid]:
     """Place a bid under a key, and wait until it is decided."""
     key = idempotency_key or draw_key()
     answer = yield from send(Call("POST", path, json=body, idempotency_key=key))
-    bid = Bid.read(answer.body)
-    while bid.status == "pending":
-        yield Pause(LOOK_EVERY_S)
-        bid = yield from get_bid(bid.id)
+    bid = yield from _await_bid(Bid.read(answer.body))
     if bid.status == "refused":
-        decision = bid.raw["decision"]
-        told = {**decision, "detail": decision["reason_text"], "bid": bid.raw}
-        raise build_error(402, told)
+        raise _build_refusal(bid)
     return bid
 
 
@@ -156,16 +239,33 @@ def cancel_bid(bid_id: str) -> Operation[Bid]:
     return Bid.read(answer.body)
 
 
+def read_dollars(price: str | float | Decimal) -> Decimal:
+    """A price as a number.
+
+    Raises
+    ------
+    UsageError
+        It is none, or not above zero.
+    """
+    try:
+        found = Decimal(str(price))
+    except ArithmeticError:
+        found = Decimal("nan")
+    if not found.is_finite() or found <= 0:
+        raise UsageError(f"{price!r} is no price; give dollars such as 4.50.")
+    return found
+
+
 def _build_work(
     data: Data,
     zone_name: str | None,
     deadline: Deadline,
     validation: Data | None,
     terms: JobTerms,
-) -> Operation[dict[str, Any]]:
+) -> Operation[tuple[dict[str, Any], Zone]]:
     """What a quote and a bid have in common; data that is a file is stored first."""
     zone = choose_zone((yield from list_zones()), zone_name)
-    return {
+    body = {
         **{name: value for name, value in terms.items() if value not in (None, "")},
         "zone": zone.name,
         "dataset_id": (yield from find_dataset_id(data, zone.name)),
@@ -174,6 +274,7 @@ def _build_work(
         if validation is None
         else (yield from find_dataset_id(validation, zone.name)),
     }
+    return body, zone
 
 
 def place_sweep(
@@ -205,7 +306,7 @@ def place_sweep(
         No job won.
     """
     all_or_none = terms.pop("all_or_none", False)
-    body = yield from _build_work(data, zone, deadline, validation, terms)
+    body, _ = yield from _build_work(data, zone, deadline, validation, terms)
     listed = {setting: list(values) for setting, values in sweep.items()}
     body |= {"price": str(price), "sweep": listed, "all_or_none": all_or_none}
     if name is not None:

@@ -221,13 +221,15 @@ def test_a_receipt_is_checked_without_trust_in_the_market(
     with finetender.Client() as client:
         bid = client.place_bid(rows, price="5", deadline="5m", training=TRAINING)
         log = client.download_transcript(tokenizer_zone.name, tmp_path / "log.jsonl")
-    code, told = run(capfd, "receipt", "verify", bid.id, "--limit", "5", "--transcript", str(log))
+    # The market was not told what the job is worth: the bid is just above the price.
+    limit = str(bid.payment + Decimal("0.000001"))
+    code, told = run(capfd, "receipt", "verify", bid.id, "--limit", limit, "--transcript", str(log))
     proof = tmp_path / f"{bid.id}.proof.json"
     assert (code, proof.exists()) == (0, True), told
     assert "WRONG" not in told
     whole, _, cents = f"{bid.payment:.6f}".rstrip("0").partition(".")
     payment = f"{whole}.{cents:0<2}"
-    assert f"It won: the price is ${payment}, the bid $5.00." in told
+    assert f"It won: the price is ${payment}, the bid ${limit}." in told
     assert run(capfd, "receipt", "verify", str(proof), "--limit", "6")[0] == 1
     assert run(capfd, "receipt", "verify", str(proof), "--key", "00" * 32)[0] == 1
     key = json.loads(proof.read_text())["receipt"]["public_key"]

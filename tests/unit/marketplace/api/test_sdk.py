@@ -152,7 +152,7 @@ def test_commands_print_results_and_end_with_their_codes(
     lost = json.loads(told)["error"]
     assert (code, lost["exit_code"], lost["code"]) == (7, 7, "bid_below_price")
     assert lost["posted_price"] == price
-    code, told = run(capsys, "bid", *work, "--price", "1000", "--json")
+    code, told = run(capsys, "bid", *work, "--price", "1000", "--tell-price", "--json")
     poor = json.loads(told)["error"]
     assert (code, poor["kind"], poor["short_by"]) == (9, "NoFundsError", "990.000000")
     code, told = run(capsys, "bid", *work, "--price", "much", "--json")
