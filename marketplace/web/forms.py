@@ -174,6 +174,11 @@ class BidForm(PromptTuningForm, ExpertForm):
         return text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text
 
     @property
+    def asks_price(self) -> bool:
+        """The limit stays with who bids, and the wallet pays: a card is asked for an amount."""
+        return self.data.get("asks_price") == "1" and self.data.get("pay") != "card"
+
+    @property
     def is_prompt_tuning(self) -> bool:
         return self.data.get("method") == AdapterKind.SOFT_PROMPT
 

@@ -50,6 +50,7 @@ urlpatterns = [
     path("bids/new", bid_form.show_bid_form, name="bid_new"),
     path("bids/<str:bid_id>", bids.show_bid, name="bid_detail"),
     path("bids/<str:bid_id>/proof", bids.download_proof, name="bid_proof"),
+    path("bids/<str:bid_id>/answer", bids.answer_offer, name="bid_answer"),
     path("bids/<str:bid_id>/withdraw", bids.withdraw_one_bid, name="bid_withdraw"),
     path("bundles/new", bundles.show_bundle_form, name="bundle_new"),
     path("bundles/<str:bundle_id>", bundles.show_bundle, name="bundle_detail"),

@@ -77,6 +77,7 @@ def test_a_bid_below_the_price_is_refused_with_ways_to_win(
     fill_bid(owner, name="too-cheap", limit="0.000001")
     expect(page.locator("#q-pill")).to_have_text("This bid does not win")
     expect(page.locator("#place-why")).to_have_text("Your limit must be above the price.")
+    owner.tell_limit()
     owner.place_too_low()
 
     decision = page.locator("#decision")
@@ -88,6 +89,29 @@ def test_a_bid_below_the_price_is_refused_with_ways_to_win(
     expect(page.get_by_text("120 rows ready")).to_be_visible()
 
 
+def test_a_limit_that_is_kept_here_is_never_sent_and_leaves_a_price_above_it(
+    owner: Visitor, support_tone: bytes
+) -> None:
+    page = owner.page
+    sent: list[bytes] = []
+    page.on("request", lambda each: sent.append(each.url.encode() + (each.post_data_buffer or b"")))
+    owner.go("/bids/new?fresh")
+    owner.upload("tone.jsonl", support_tone)
+    expect(page.get_by_text("120 rows ready")).to_be_visible()
+    fill_bid(owner, name="kept-here", limit="0.000013")
+    expect(page.locator("#q-pill")).to_have_text("This bid does not win")
+    owner.place_too_low()
+
+    decision = page.locator("#decision")
+    expect(decision.get_by_text("Not admitted")).to_be_visible(timeout=30_000)
+    expect(decision.get_by_role("heading", level=2)).to_have_text("You left the price")
+    expect(decision.get_by_text("Nothing was charged and the hold is released.")).to_be_visible()
+    assert any(b"take=false" in each for each in sent)
+    assert not [each for each in sent if b"0.000013" in each]
+    decision.get_by_role("link", name="Ask again").click()
+    expect(page.get_by_role("textbox", name="Name")).to_have_value("kept-here")
+
+
 def test_a_double_click_places_one_bid(owner: Visitor, support_tone: bytes) -> None:
     page = owner.page
     owner.go("/bids/new?fresh")
@@ -95,7 +119,7 @@ def test_a_double_click_places_one_bid(owner: Visitor, support_tone: bytes) -> N
     expect(page.get_by_text("120 rows ready")).to_be_visible()
     fill_bid(owner, name="clicked-twice", limit="0.000001")
     owner.place_too_low(clicks=2)
-    expect(page.locator("#decision")).to_be_visible()
+    expect(page.locator("#decision").get_by_text("Not admitted")).to_be_visible()
     owner.go("/jobs?find=clicked-twice")
     expect(page.get_by_role("link", name="clicked-twice")).to_have_count(1)
 

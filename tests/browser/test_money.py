@@ -157,6 +157,7 @@ def test_an_invited_member_bids_within_a_cap(
     noor.upload("member.jsonl", support_tone)
     expect(noor.page.locator("#q-price")).to_contain_text("$")
     noor.page.locator("#id_price").fill("0.60")
+    noor.tell_limit()
     noor.page.get_by_role("button", name="Place bid").first.click()
     expect(noor.main()).to_contain_text("A cap of yours is $0.50 a day")
     noor.page.locator("#id_price").fill("0.40")

@@ -41,6 +41,7 @@ def refused_bid(owner: Visitor, support_tone: bytes, *, name: str) -> None:
     expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
     page.get_by_role("textbox", name="Name").fill(name)
     page.locator("#id_price").fill("0.000001")
+    owner.tell_limit()
     owner.place_too_low()
     expect(page.locator("#decision")).to_contain_text("The price was above your limit")
 

@@ -81,6 +81,10 @@ class Visitor:
             {"name": name, "mimeType": "application/jsonl", "buffer": content}
         )
 
+    def tell_limit(self) -> None:
+        """Let the market know the limit, so that it decides by it."""
+        self.page.get_by_label("Keep it in this browser").uncheck()
+
     def place_too_low(self, *, clicks: int = 1) -> None:
         """Place a bid that cannot win, as when the price rose in the moment of the click."""
         expect(self.page.locator("#place")).to_be_disabled()

@@ -10,7 +10,7 @@ from django.db.models import Model, Q, QuerySet
 from django.urls import reverse
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.models import Bid
 from marketplace.auction.selectors import list_bids
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import Dataset, Job
@@ -50,7 +50,7 @@ def find_things(
     """
     named = Q(name__icontains=words) | Q(pk__icontains=words)
     jobs = _look_through(Job.objects.filter(organisation=organisation).order_by("-pk"), named)
-    lost = list_bids(organisation).filter(status__in=(BidStatus.PENDING, *Bid.LOST))
+    lost = list_bids(organisation).filter(status__in=(*Bid.OPEN, *Bid.LOST))
     adapters = _look_through(list_continuable_jobs(organisation), named)
     datasets = _look_through(list_datasets(organisation), named)
     nodes = Node.objects.filter(provider__organisation=organisation).exclude(status=NodeStatus.LEFT)

@@ -83,8 +83,8 @@ def build_receipt(bid: Bid, *, job: Job) -> PaymentReceipt:
 
 
 def find_kept(bid: Bid) -> int | None:
-    """What a winner kept of its own limit; ``None`` without one, as in a bundle."""
-    if bid.payment_micros is None or bid.is_joint or bid.slo_s is not None:
+    """What a winner kept of its own limit; ``None`` without one that the market knows."""
+    if bid.payment_micros is None or bid.is_joint or bid.slo_s is not None or bid.asks_price:
         return None
     return bid.price_micros - bid.payment_micros
 
@@ -92,6 +92,8 @@ def find_kept(bid: Bid) -> int | None:
 def _explain_limit(bid: Bid) -> str:
     if bid.slo_s is not None:
         return "The price of an express job follows from the time that was asked for."
+    if bid.asks_price:
+        return "You were told a price first, and took it. What more you would pay nobody knows."
     if bid.is_joint:
         return (
             "The limit of the whole bundle decided whether its jobs won. It did not change the "

@@ -16,7 +16,7 @@ from marketplace.web.views.requests import PageRequest
 
 _DRAFT = "bid_draft"
 #: What is of one submission.
-_NOT_KEPT = ("csrfmiddlewaretoken", "do", "key", "file", "upload", "pay", "card")
+_NOT_KEPT = ("csrfmiddlewaretoken", "do", "key", "file", "upload", "pay", "card", "asks_price")
 #: Prices and models are others by then.
 _KEPT_FOR = timedelta(days=7)
 #: More than any form has; a session is no store of files.

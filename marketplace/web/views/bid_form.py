@@ -22,6 +22,7 @@ from marketplace.auction.pay_rule import GIVE_BACK_RULE
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import find_beat
 from marketplace.fleet.selectors import list_nodes_on_sale, list_open_zones
 from marketplace.jobs.models import Dataset
 from marketplace.payments.freezes import list_freezes
@@ -81,7 +82,7 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
     assert isinstance(form.data, QueryDict)
     if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
         try:
-            answer = place_paid_bid(request, _read_bid(request, form), now=now)
+            answer = place_paid_bid(request, _read_bid(request, form, now=now), now=now)
             drop_draft(request)
             return answer
         except UserError as error:
@@ -100,7 +101,7 @@ def show_bid_form(request: PageRequest) -> HttpResponse:
     )
 
 
-def _read_bid(request: PageRequest, form: BidForm) -> NewBid:
+def _read_bid(request: PageRequest, form: BidForm, *, now: datetime) -> NewBid:
     data = form.cleaned_data
     if data["dataset"] is None:
         raise UserError(
@@ -116,7 +117,8 @@ def _read_bid(request: PageRequest, form: BidForm) -> NewBid:
         training=form.training,
         validation=data["validation"],
         model=form.begins_with,
-        price_micros=parse_price(data["price"]),
+        price_micros=0 if form.asks_price else parse_price(data["price"]),
+        beat=find_beat(data["zone"], now) if form.asks_price else None,
         deadline_at=data["deadline"],
         idempotency_key=f"form-{data['key']}",
         preparation=form.preparation,

@@ -9,12 +9,15 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from marketplace.auction.bidding.answer import answer_price, describe_lapse
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.bidding.refusals import describe_bid_refusal
+from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.book.proofs import build_bid_proof
-from marketplace.auction.models import BidStatus
+from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import find_job_ids, get_bid
 from marketplace.common import clock
+from marketplace.common.errors import Conflict
 from marketplace.fleet.selectors import find_largest_room_gb
 from marketplace.web.presenters.plans import build_bid_ribbon
 from marketplace.web.presenters.receipt import find_kept, list_bid_lines
@@ -33,7 +36,7 @@ def show_bid(request: PageRequest, bid_id: str) -> HttpResponse:
     context: dict[str, Any] = {
         "bid": bid,
         "now": now,
-        "decide_s": (bid.decided_at - bid.created_at).total_seconds() if bid.decided_at else None,
+        "decide_s": _find_seconds(bid),
         "room_gb": find_largest_room_gb(bid.zone),
     }
     if bid.status == BidStatus.ADMITTED:
@@ -44,6 +47,8 @@ def show_bid(request: PageRequest, bid_id: str) -> HttpResponse:
             "kept_micros": find_kept(bid),
             "ribbon": build_bid_ribbon(bid, now=now),
         }
+    elif bid.asks_price and bid.price_offer.lapse:
+        context["lapse_text"] = describe_lapse(bid)
     elif bid.status == BidStatus.REFUSED:
         context |= {
             "words": describe_bid_refusal(bid),
@@ -52,6 +57,14 @@ def show_bid(request: PageRequest, bid_id: str) -> HttpResponse:
             and urlencode({"again": bid.pk, "deadline": format_local(bid.winning_deadline_at)}),
         }
     return render(request, "web/bid.html", context)
+
+
+def _find_seconds(bid: Bid) -> float | None:
+    """What the market took to decide a bid; its owner's answer to a price is not its time."""
+    if bid.decided_at is None:
+        return None
+    since = bid.price_offer.answered_at if bid.asks_price else None
+    return (bid.decided_at - (since or bid.created_at)).total_seconds()
 
 
 @page
@@ -66,4 +79,24 @@ def download_proof(request: PageRequest, bid_id: str) -> HttpResponse:
 @require_POST
 def withdraw_one_bid(request: PageRequest, bid_id: str) -> HttpResponse:
     cancel_bid(bid=get_bid(request.organisation, bid_id), now=clock.now())
+    return redirect("bid_detail", bid_id=bid_id)
+
+
+@page
+@require_POST
+def answer_offer(request: PageRequest, bid_id: str) -> HttpResponse:
+    """Take the price that a bid was told, or leave it."""
+    bid = get_bid(request.organisation, bid_id)
+    if bid.status == BidStatus.PRICED:
+        try:
+            answer_price(
+                bid=bid,
+                takes=request.POST.get("take") == "true",
+                price_micros=bid.price_offer.price_micros,
+                now=clock.now(),
+            )
+        except Conflict:
+            # The page says how it stands.
+            return redirect("bid_detail", bid_id=bid_id)
+        wait_for_bid(bid=bid)
     return redirect("bid_detail", bid_id=bid_id)

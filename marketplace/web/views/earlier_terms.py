@@ -42,7 +42,7 @@ def read_earlier_terms(request: PageRequest) -> dict[str, Any]:
                 "validation": bid.terms.validation or "",
                 "zone": bid.zone.name,
                 "name": bid.name,
-                "price": usd_input(bid.price_micros),
+                "price": "" if bid.asks_price else usd_input(bid.price_micros),
                 "model": bid.continued_job_id or "",
                 "verified_only": bid.terms.verified_only,
             }

@@ -63,7 +63,7 @@ def _list_page(owner: Organisation, chosen: str, *, find: str, before: str) -> l
     elif chosen in ("active", "done"):
         # By their names: there are few, however many bids there were.
         running = Job.objects.filter(organisation=owner, settled_at=None, status__in=Job.ACTIVE)
-        pending = Bid.objects.filter(organisation=owner, status=BidStatus.PENDING)
+        pending = Bid.objects.filter(organisation=owner, status__in=Bid.OPEN)
         names = [*running.values_list("bid_id", flat=True), *pending.values_list("pk", flat=True)]
         won = bids.filter(status=BidStatus.ADMITTED)
         bids = won.exclude(pk__in=names) if chosen == "done" else bids.filter(pk__in=names)
@@ -101,12 +101,14 @@ def _month(organisation: Organisation, *, now: datetime) -> dict[str, Any]:
     # Ids sort by time, by the clock of the process that made them.
     lately = first_id("bid", begins_at - timedelta(days=1))
     bids = list_bids(organisation).filter(pk__gte=lately, created_at__gte=begins_at)
+    # Of the others nobody knows what was kept.
+    told = Q(status=BidStatus.ADMITTED, asks_price=False)
     sums = bids.aggregate(
-        bids=Count("pk", filter=~Q(status__in=(BidStatus.PENDING, BidStatus.CANCELLED))),
+        bids=Count("pk", filter=~Q(status__in=(*Bid.OPEN, BidStatus.CANCELLED))),
         won=Count("pk", filter=Q(status=BidStatus.ADMITTED)),
         paid=Sum(F("payment_micros") - F("refund_micros"), filter=Q(status=BidStatus.ADMITTED)),
-        offered=Sum("price_micros", filter=Q(status=BidStatus.ADMITTED)),
-        charged=Sum("payment_micros", filter=Q(status=BidStatus.ADMITTED)),
+        offered=Sum("price_micros", filter=told),
+        charged=Sum("payment_micros", filter=told),
         lost_on_price=Count("pk", filter=Q(refusal="price")),
         lost=Count("pk", filter=Q(status=BidStatus.REFUSED)),
     )

@@ -17,7 +17,7 @@ from marketplace.auction.alerts import list_incidents
 from marketplace.auction.bidding.typical import SHARES as TYPICAL_SHARES
 from marketplace.auction.bidding.typical import make_typical_quotes
 from marketplace.auction.book.transcript import write_transcript
-from marketplace.auction.models import Bid, MarketHead
+from marketplace.auction.models import WAITS_SINCE, Bid, MarketHead
 from marketplace.auction.probes import run_probes
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.auction.witnesses.heads import HEADS_OF_A_PAGE, list_signed_heads
@@ -172,7 +172,7 @@ def build_market_heat(book: MarketNow, *, now: datetime, rows_max: int) -> Heat:
 def count_market_figures(zone: Zone) -> dict[str, Any]:
     """What the page says of the latest bids and jobs: how fast, how punctual."""
     decided = Bid.objects.filter(zone=zone, position__isnull=False).order_by("-position")
-    speed = decided[:LATEST].aggregate(mean=Avg(F("decided_at") - F("created_at")))["mean"]
+    speed = decided[:LATEST].aggregate(mean=Avg(F("decided_at") - WAITS_SINCE))["mean"]
     nodes = Node.objects.filter(zone=zone).exclude(status__in=ABSENT)
     ended = Job.objects.filter(
         zone=zone, finished_at__isnull=False, status=JobStatus.SUCCEEDED

@@ -4,6 +4,7 @@ import { byId, pageData, setText, throttle } from "../shared/dom";
 import { localInput, parseUsd, usdInput } from "../shared/format";
 import { progressWords, sendFile, showUpload } from "../shared/upload";
 import { answerWords, showNudges, showQuote } from "./card";
+import { forgetLimit, recallLimit, rememberLimit } from "./kept_limit";
 import { drawCurve } from "./curve";
 import { treadAt, type Quote } from "./quote";
 import { whyNotYet } from "./ready";
@@ -38,6 +39,31 @@ function chooseDeadline(at: number): void {
   if (field) field.value = localInput(at, quote?.horizonEnd);
 }
 
+const paysByCard = (): boolean =>
+  form?.querySelector<HTMLInputElement>("input[name=pay]:checked")?.value === "card";
+const keepsBox = () => byId("keeps-limit")?.querySelector<HTMLInputElement>("input") ?? null;
+
+/** The limit stays in this browser; a card is asked for it, so then it cannot. */
+const keepsLimit = (): boolean => !paysByCard() && (keepsBox()?.checked ?? false);
+
+/** Have the market tell its price: what the form sends has no limit. */
+function withholdLimit(submitted: HTMLFormElement): void {
+  const [field, asks] = [priceField(), submitted.querySelector<HTMLInputElement>("[name=asks_price]")];
+  const key = submitted.querySelector<HTMLInputElement>("[name=key]")?.value;
+  const micros = limit();
+  if (!field || !asks || !key || micros === null) return;
+  rememberLimit(`form-${key}`, micros);
+  // The next job is worth something else.
+  forgetLimit("draft");
+  asks.value = "1";
+  field.removeAttribute("name");
+  // A page shown again from the back-forward cache is as it was.
+  window.addEventListener("pageshow", () => {
+    field.name = "price";
+    asks.value = "";
+  });
+}
+
 /** Spoken at most once a second, and only what is new. */
 const announce = throttle(() => {
   if (quote) setText("q-news", answerWords(quote, deadline(), limit()));
@@ -57,6 +83,8 @@ if (form && svg) {
     const micros = limit();
     const field = priceField();
     if (micros !== null && field) field.value = usdInput(micros);
+    // A form that is left and found again has it still.
+    if (micros !== null && keepsLimit()) rememberLimit("draft", micros);
   });
   form.addEventListener("click", (event) => {
     const button = (event.target as Element).closest<HTMLButtonElement>("button");
@@ -65,6 +93,14 @@ if (form && svg) {
       void ask(false, button.name === "decided" ? button : null);
     } else if (button?.matches("[data-upload-stop]")) asking?.abort();
   });
+  form.addEventListener("submit", (event) => {
+    const pressed = event.submitter as HTMLButtonElement | null;
+    if (pressed?.value === "place" && keepsLimit()) withholdLimit(form);
+  });
+  const key = form.querySelector<HTMLInputElement>("[name=key]")?.value ?? "";
+  const kept = recallLimit("draft") ?? recallLimit(`form-${key}`);
+  const typed = priceField();
+  if (typed && !typed.value && kept !== null) typed.value = usdInput(kept);
   dropzone(form);
   window.setInterval(countDown, 500);
 }
@@ -99,7 +135,7 @@ function changed(target: HTMLElement): void {
     if (!chosen || !hidden) return;
     hidden.value = chosen;
   }
-  if (target.matches("[name=pay], [name=card]")) return show();
+  if (target.matches("[name=pay], [name=card]") || target === keepsBox()) return show();
   // What becomes of rows is sent by its own button, once all of it is chosen.
   if (target.matches("[name=name]") || target.closest(".choices")) return;
   void ask();
@@ -116,6 +152,7 @@ async function ask(renew = false, pressed: HTMLButtonElement | null = null): Pro
   const control = (asking = new AbortController());
   const body = new FormData(form);
   body.set("do", "check");
+  if (keepsLimit()) body.delete("price");
   if (pressed) body.set(pressed.name, pressed.value);
   // The server moves a deadline that is still the one offered to where there are plans.
   if (deadlineChosen || renew) body.delete("offered_deadline");
@@ -223,7 +260,8 @@ function draw(drawing: SVGSVGElement, of: Quote, chosen: number): void {
 function showReady(): void {
   if (!form) return;
   const data = form.querySelector<HTMLInputElement>("input[name=dataset], select[name=dataset]");
-  const byCard = form.querySelector<HTMLInputElement>("input[name=pay]:checked")?.value === "card";
+  const byCard = paysByCard();
+  byId("keeps-limit")?.toggleAttribute("hidden", byCard);
   const why = whyNotYet({
     hasData: Boolean(data?.value),
     isUploading,
@@ -233,14 +271,22 @@ function showReady(): void {
     limit: limit(),
     available: Number(byId("balance")?.dataset["available"] ?? Infinity),
     byCard,
+    keepsLimit: keepsLimit(),
   });
   for (const button of document.querySelectorAll<HTMLButtonElement>("[data-place]"))
     button.disabled = why !== "";
   setText("place-why", why);
   byId("place-why")?.toggleAttribute("hidden", why === "");
   byId("q-hold")?.toggleAttribute("hidden", why !== "");
+  setText(
+    "q-hold",
+    keepsLimit()
+      ? "Nothing is held before your browser takes the price, and then the price alone."
+      : "The limit is held until the answer, then the rest comes straight back.",
+  );
   const tread = quote && treadAt(quote.curve, deadline());
-  const short = tread !== null && (limit() ?? 0) > Number(byId("balance")?.dataset["available"] ?? Infinity);
+  const held = keepsLimit() ? (tread?.price ?? 0) : (limit() ?? 0);
+  const short = tread !== null && held > Number(byId("balance")?.dataset["available"] ?? Infinity);
   byId("short")?.toggleAttribute("hidden", !short || byCard);
   announce();
 }

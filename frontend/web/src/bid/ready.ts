@@ -15,6 +15,8 @@ export interface Filled {
   /** Micro-dollars in the wallet that no other bid holds. */
   available: number;
   byCard: boolean;
+  /** The limit stays in the browser, so that only the price is held. */
+  keepsLimit?: boolean;
 }
 
 /** The least that card networks take, in micro-dollars. */
@@ -34,6 +36,11 @@ export function whyNotYet(form: Filled): string {
   if (!wins(here, form.limit)) return "Your limit must be above the price.";
   if (form.byCard) {
     return form.limit < CARD_MIN ? "Cards pay $0.50 or more. Use the wallet for less." : "";
+  }
+  if (form.keepsLimit) {
+    return here.price <= form.available
+      ? ""
+      : `The price is above the ${usd(form.available)} that your wallet has available.`;
   }
   if (form.limit > form.available) {
     return `A bid holds its limit, and your wallet has ${usd(form.available)} available.`;

@@ -22,7 +22,10 @@ async function run(form: HTMLFormElement): Promise<void> {
   const result = form.querySelector<HTMLElement>("[data-proof-result]");
   const button = form.querySelector("button[type=submit]");
   if (!result || button?.getAttribute("aria-busy") === "true") return;
-  const limit = parseUsd(form.querySelector<HTMLInputElement>("input[name=limit]")?.value ?? "");
+  // Of a bid that was told its price first, the market has it; nobody types it.
+  const fixed = form.dataset["limit"];
+  const typed = form.querySelector<HTMLInputElement>("input[name=limit]")?.value ?? "";
+  const limit = fixed === undefined ? parseUsd(typed) : Number(fixed);
   if (limit === null) return say(result, "warn", "Give your limit in dollars, such as 9.00.", []);
   if (!globalThis.crypto?.subtle) {
     const words =
