@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from django.db.models import Count, Max, Min, Sum
+from django.db.models import Count, Max, Min, QuerySet, Sum
 
 from marketplace.auction.models import Reservation
 from marketplace.fleet.models import Node, Zone
@@ -29,39 +29,37 @@ class SoldRun:
     cost_micros: int
 
 
-def list_next_work(
-    *, nodes: Sequence[Node], now: datetime, limit: int | None = None
-) -> list[SoldRun]:
+def list_next_work(*, nodes: QuerySet[Node], now: datetime, limit: int) -> list[SoldRun]:
     """What these nodes are sold to from the present slot on, one entry a bid and node, by begin.
 
-    The slots of an entry may have gaps. A few queries, however many nodes and cells there are.
+    The slots of an entry may have gaps. A few queries and one for each zone, however many nodes
+    and cells there are.
     """
-    zones = {node.zone_id: node.zone for node in nodes}
-    by_id = {node.pk: node for node in nodes}
-    found: list[tuple[str, Node, Zone, int, int, int, int]] = []
-    for zone in zones.values():
-        own = [node.pk for node in nodes if node.zone_id == zone.pk]
+    found: list[tuple[str, str, Zone, int, int, int, int]] = []
+    for zone in Zone.objects.filter(pk__in=nodes.order_by().values("zone")).order_by("pk"):
+        own = nodes.filter(zone=zone).order_by().values("pk")
         cells = Reservation.objects.filter(
             zone=zone, slot__gte=slot_at(zone, now), node__in=own, released_at=None
         )
         sold = cells.values_list("bid", "node").annotate(
             first=Min("slot"), last=Max("slot"), n=Count("pk"), cost=Sum("operational_cost_micros")
         )
-        for bid_id, node_id, first, last, number, cost in sold.order_by("first", "bid", "node"):
-            found.append((bid_id, by_id[node_id], zone, first, last, number, cost))
+        first = sold.order_by("first", "bid", "node")[:limit]
+        found += [(bid_id, node_id, zone, *rest) for bid_id, node_id, *rest in first]
     found.sort(key=lambda row: slot_starts_at(row[2], row[3]))
     found = found[:limit]
+    by_id = {node.pk: node for node in nodes.filter(pk__in={row[1] for row in found})}
     jobs = _find_job_ids(bid_id for bid_id, *_ in found)
     return [
         SoldRun(
-            node=node,
+            node=by_id[node_id],
             job_id=jobs.get(bid_id),
             starts_at=slot_starts_at(zone, first),
             ends_at=slot_ends_at(zone, last),
             slots=number,
             cost_micros=cost,
         )
-        for bid_id, node, zone, first, last, number, cost in found
+        for bid_id, node_id, zone, first, last, number, cost in found
     ]
 
 

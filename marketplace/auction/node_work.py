@@ -61,7 +61,7 @@ def list_node_work(
 
 @dataclass(frozen=True, slots=True)
 class NodeEarnings:
-    """What one node did of the jobs that were settled since a moment, and what it was paid."""
+    """What one node did of settled jobs, and what it was paid."""
 
     node: Node
     jobs: int
@@ -72,6 +72,15 @@ class NodeEarnings:
     def micros_per_unit(self) -> float | None:
         """What a work unit was paid on average, micro-dollars."""
         return self.paid_micros / self.units if self.units else None
+
+
+def sum_latest_work(*, node: Node, limit: int) -> NodeEarnings:
+    """Sum up what a node did of its latest settled jobs, at most ``limit``, and was paid."""
+    latest = WorkShare.objects.filter(node=node).order_by("-pk")[:limit]
+    sums = latest.aggregate(
+        jobs=Count("pk"), units=Sum("units", default=0), paid_micros=Sum("paid_micros", default=0)
+    )
+    return NodeEarnings(node, **sums)
 
 
 def sum_node_work(*, organisation: Organisation, since: datetime) -> list[NodeEarnings]:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from marketplace.auction.node_cells import list_sold_runs
-from marketplace.auction.node_work import list_node_work, sum_node_work
+from marketplace.auction.node_work import list_node_work, sum_latest_work
 from marketplace.auction.selectors import load_market
 from marketplace.checks.reliability import (
     list_blemishes,
@@ -39,9 +39,10 @@ from marketplace.jobs.selectors import list_node_slices
 from marketplace.web.views.requests import PageRequest, operator_page, page
 
 _HEARD = (NodeStatus.ONLINE, NodeStatus.DRAINING, NodeStatus.RESTING)
-_PAID_OVER = timedelta(days=30)
 #: Of the latest jobs that it was paid for, and of the asks before the present one.
 WORK_SHOWN, ASKS_SHOWN = 6, 5
+#: Of its latest jobs, those whose pay is summed up.
+WORK_SUMMED = 100
 
 
 @page
@@ -72,7 +73,6 @@ def _load_node_page(node: Node, *, now: datetime) -> dict[str, Any]:
     ahead = list_sold_runs(node=node, now=now)
     owner = node.provider.organisation
     works = list_node_work(organisation=owner, limit=WORK_SHOWN, node_id=node.pk)
-    paid = {row.node.pk: row for row in sum_node_work(organisation=owner, since=now - _PAID_OVER)}
     return {
         "node": node,
         "now": now,
@@ -92,7 +92,7 @@ def _load_node_page(node: Node, *, now: datetime) -> dict[str, Any]:
         "switches": measure_switches([node.pk]).get(node.pk),
         "band": find_ask_band(node),
         "asks": Ask.objects.filter(node=node).order_by("-set_at", "-pk")[: ASKS_SHOWN + 1],
-        "paid": paid.get(node.pk),
+        "paid": sum_latest_work(node=node, limit=WORK_SUMMED),
         "works": works,
         "decimals": count_decimals(work.share.paid_micros for work in works),
         **vars(_read_sale(node, now=now)),

@@ -23,17 +23,19 @@ from marketplace.common.errors import MarketFault, UserError
 from marketplace.common.money import count_decimals, to_micros
 from marketplace.console.forms import NodeForm, SaleHoursForm
 from marketplace.console.join_progress import load_joining
+from marketplace.console.queries_in_address import read_text
 from marketplace.fleet.device_timeslices import find_rest
 from marketplace.fleet.install_ways import list_install_ways
 from marketplace.fleet.models import JoinToken, Node, NodeStatus
 from marketplace.fleet.selectors import (
+    count_present_nodes,
     find_ask_band,
     find_provider,
     get_own_join_token,
     get_own_node,
+    list_node_page,
     list_open_join_tokens,
     list_open_zones,
-    list_present_nodes,
 )
 from marketplace.fleet.services import (
     ListingTerms,
@@ -53,6 +55,7 @@ from marketplace.web.views.requests import PageRequest, owner_page, page, show_r
 from workers.protocol.joining import CUDA_MAJOR, DISK_BESIDE_BASE_GB, LEAST_DRIVER
 
 EARNINGS_LISTED = 12
+NODES_PER_PAGE = 50
 _HEARD = (NodeStatus.ONLINE, NodeStatus.DRAINING, NodeStatus.RESTING)
 #: Where the page shows what is wrong with the terms of a new node.
 _FIELDS = {"invalid_amount": "ask", "invalid_ask": "ask", "invalid_hours": "opens"}
@@ -61,13 +64,16 @@ _FIELDS = {"invalid_amount": "ask", "invalid_ask": "ask", "invalid_hours": "open
 @page
 @require_GET
 def show_nodes(request: PageRequest) -> HttpResponse:
-    return render(
-        request, "console/nodes.html", _load_nodes_page(request.organisation, now=clock.now())
-    )
+    after = read_text(request, "after")
+    context = _load_nodes_page(request.organisation, after=after, now=clock.now())
+    return render(request, "console/nodes.html", context)
 
 
-def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, Any]:
-    nodes = list(list_present_nodes(organisation))
+def _load_nodes_page(organisation: Organisation, *, after: str, now: datetime) -> dict[str, Any]:
+    nodes, following = list_node_page(organisation, after=after, limit=NODES_PER_PAGE)
+    statuses = count_present_nodes(organisation)
+    bands = {(node.zone_id, node.gpu_type_id): node for node in nodes}
+    bands = {kind: find_ask_band(node) for kind, node in bands.items()}
     running = count_running_jobs(nodes)
     books = _find_books(nodes, now=now)
     rows = {row.node_id: row for book in books for row in book.rows}
@@ -85,15 +91,18 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
                 "is_heard": node.status in _HEARD,
                 "jobs": running.get(node.pk, 0),
                 "sold": _mean(rows[node.pk].compute_sold) if node.pk in rows else None,
-                "band": find_ask_band(node),
+                "band": bands[node.zone_id, node.gpu_type_id],
                 "switches": switches.get(node.pk),
                 "past": reliability[node.pk],
                 "rest": find_rest(node, now=now),
             }
             for node in nodes
         ],
-        "online": sum(node.status == NodeStatus.ONLINE for node in nodes),
-        "resting": sum(node.status == NodeStatus.RESTING for node in nodes),
+        "after": after,
+        "following": following,
+        "all_nodes": statuses.total(),
+        "online": statuses[NodeStatus.ONLINE],
+        "resting": statuses[NodeStatus.RESTING],
         "heats": _group_heat_rows(nodes, books),
         "sold_share": _mean(sold),
         "earnings": get_earnings(organisation=organisation),

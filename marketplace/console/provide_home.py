@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Q, QuerySet
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -23,6 +24,7 @@ from marketplace.common.money import format_usd
 from marketplace.console.earnings import load_days
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import (
+    count_present_nodes,
     find_provider,
     list_open_join_tokens,
     list_present_nodes,
@@ -38,6 +40,8 @@ DAYS_DRAWN = 14
 WORK_SHOWN = 8
 #: Nodes that the page names; the list has all.
 NODES_SHOWN = 12
+#: Nodes that need their provider, of which the page speaks.
+NODES_NEEDY = 24
 #: A node whose sale ends within this is named.
 ENDS_SOON = timedelta(days=1)
 
@@ -60,21 +64,23 @@ def show_home(request: PageRequest) -> HttpResponse:
 
 
 def _load_home(owner: Organisation, *, now: datetime) -> dict[str, Any]:
-    nodes = list(list_present_nodes(owner))
+    present = list_present_nodes(owner)
+    nodes = list(present[:NODES_SHOWN])
+    statuses = count_present_nodes(owner)
     midnight = timezone.localtime(now).replace(hour=0, minute=0, second=0, microsecond=0)
     earnings = get_earnings(organisation=owner)
     running = count_running_jobs(nodes)
     needs = [
         *_find_money_needs(owner, earnings),
-        *_find_node_needs(nodes, now=now),
-        *_find_failed_checks(nodes, now=now),
+        *_find_node_needs(_find_needy(present, now=now)[:NODES_NEEDY], now=now),
+        *_find_failed_checks(present, now=now),
         *_find_open_joins(owner, now=now),
     ]
     return {
         "now": now,
-        "nodes": [(node, running.get(node.pk, 0)) for node in nodes[:NODES_SHOWN]],
-        "all_nodes": len(nodes),
-        "online": sum(node.status == NodeStatus.ONLINE for node in nodes),
+        "nodes": [(node, running.get(node.pk, 0)) for node in nodes],
+        "all_nodes": statuses.total(),
+        "online": statuses[NodeStatus.ONLINE],
         "earned_today": sum_earned(organisation=owner, since=midnight),
         "earned_week": sum_earned(
             organisation=owner, since=midnight - timedelta(days=midnight.weekday())
@@ -82,7 +88,7 @@ def _load_home(owner: Organisation, *, now: datetime) -> dict[str, Any]:
         "earnings": earnings,
         "drawn": load_days(owner, days=DAYS_DRAWN, now=now),
         "needs": needs,
-        "next_work": list_next_work(nodes=nodes, now=now, limit=WORK_SHOWN),
+        "next_work": list_next_work(nodes=present, now=now, limit=WORK_SHOWN),
     }
 
 
@@ -124,7 +130,13 @@ def _find_money_needs(owner: Organisation, earnings: Earnings) -> Iterator[Need]
         yield Need("warn", "A payout is due", words, None, "Set up payouts", href)
 
 
-def _find_node_needs(nodes: Sequence[Node], *, now: datetime) -> Iterator[Need]:
+def _find_needy(nodes: QuerySet[Node], *, now: datetime) -> QuerySet[Node]:
+    """Those of which ``_find_node_needs`` says something."""
+    ends = Q(available_until_at__lte=now + ENDS_SOON, sale_opens=None)
+    return nodes.filter(~Q(status=NodeStatus.ONLINE) | Q(suspended_at__isnull=False) | ends)
+
+
+def _find_node_needs(nodes: Iterable[Node], *, now: datetime) -> Iterator[Need]:
     for node in nodes:
         href = reverse("node_detail", args=[node.pk])
         if node.suspended_at is not None:
@@ -154,10 +166,9 @@ def _find_node_needs(nodes: Sequence[Node], *, now: datetime) -> Iterator[Need]:
                 yield Need("info", title, words, until, "Hours", f"{href}#hours", True)
 
 
-def _find_failed_checks(nodes: Sequence[Node], *, now: datetime) -> Iterator[Need]:
-    failed = SpotCheck.objects.filter(
-        slice__node__in=[node.pk for node in nodes], failed_at__gt=now - WINDOW
-    )
+def _find_failed_checks(nodes: QuerySet[Node], *, now: datetime) -> Iterator[Need]:
+    of_nodes = nodes.order_by().values("pk")
+    failed = SpotCheck.objects.filter(slice__node__in=of_nodes, failed_at__gt=now - WINDOW)
     for check in failed.select_related("slice__node").order_by("-failed_at")[:WORK_SHOWN]:
         node = check.slice.node
         yield Need(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
+from django.db.models import Q
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
@@ -14,8 +16,14 @@ from marketplace.checks.reliability import measure_reliability
 from marketplace.checks.scores import find_score_check
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
-from marketplace.fleet.models import ABSENT, JoinToken, Node, Provider
-from marketplace.fleet.selectors import list_open_join_tokens, list_providers
+from marketplace.console.queries_in_address import read_text
+from marketplace.fleet.models import JoinToken, Node, Provider
+from marketplace.fleet.selectors import (
+    count_present_nodes,
+    list_node_page,
+    list_open_join_tokens,
+    list_providers,
+)
 from marketplace.fleet.services import (
     approve_provider,
     ensure_provider,
@@ -30,6 +38,10 @@ from marketplace.fleet.services import (
 )
 from marketplace.jobs.models import Job
 from marketplace.web.views.requests import PageRequest, operator_page, owner_page
+
+PROVIDERS_PER_PAGE = 20
+#: Of each provider on a page, and of one that is shown alone.
+NODES_OF_EACH, NODES_PER_PAGE = 10, 50
 
 
 @owner_page
@@ -51,29 +63,50 @@ def approve_to_provide(request: PageRequest, provider_id: str) -> HttpResponse:
 @operator_page
 @require_GET
 def show_providers(request: PageRequest) -> HttpResponse:
-    """Every provider with its nodes and open join commands, and what an operator may do to them."""
-    now = clock.now()
-    nodes: dict[str, list[Node]] = {}
-    present = Node.objects.exclude(status__in=ABSENT).select_related("zone", "suspended_by")
-    for node in present.order_by("name"):
-        nodes.setdefault(node.provider_id, []).append(node)
-    rows: list[dict[str, Any]] = [
-        {
-            "provider": provider,
-            "nodes": nodes.get(provider.pk, []),
-            "tokens": list_open_join_tokens(provider, now=now),
-        }
-        for provider in list_providers()
-    ]
-    reliability = measure_reliability([node.pk for row in rows for node in row["nodes"]], now=now)
-    for row in rows:
-        row["nodes"] = [(node, reliability[node.pk]) for node in row["nodes"]]
+    """List providers with their nodes and open join commands, and what an operator may do to them.
+
+    ``provider`` shows one of them alone, with its nodes by name after ``after``; else ``from`` is
+    the provider with which the page begins.
+    """
+    now, after = clock.now(), read_text(request, "after")
+    if only := read_text(request, "provider"):
+        shown, following = [_find_provider(only)], None
+    else:
+        shown, following = _list_page(read_text(request, "from"))
+    limit = NODES_PER_PAGE if only else NODES_OF_EACH
+    rows = [_load_row(each, after=after if only else "", limit=limit, now=now) for each in shown]
     disputes = [
         (dispute, find_score_check(Job.objects.get(bid_id=dispute.bid_id)))
         for dispute in list_open_disputes()
     ]
-    context = {"rows": rows, "disputes": disputes, "now": now}
+    context = {"rows": rows, "disputes": disputes, "now": now, "following": following}
+    context |= {"only": only, "after": after, "is_later": "from" in request.GET}
     return render(request, "console/providers.html", context)
+
+
+def _list_page(first: str) -> tuple[list[Provider], str | None]:
+    """A page of providers by name from one of them on, and with which the next one begins."""
+    found = list_providers()
+    if first:
+        begin = _find_provider(first)
+        name = begin.organisation.name
+        later = Q(organisation__name__gt=name) | Q(organisation__name=name, pk__gte=begin.pk)
+        found = found.filter(later)
+    page = list(found[: PROVIDERS_PER_PAGE + 1])
+    return page[:PROVIDERS_PER_PAGE], page[-1].pk if len(page) > PROVIDERS_PER_PAGE else None
+
+
+def _load_row(provider: Provider, *, after: str, limit: int, now: datetime) -> dict[str, Any]:
+    organisation = provider.organisation
+    nodes, following = list_node_page(organisation, after=after, limit=limit)
+    past = measure_reliability([node.pk for node in nodes], now=now)
+    return {
+        "provider": provider,
+        "nodes": [(node, past[node.pk]) for node in nodes],
+        "following": following,
+        "all_nodes": count_present_nodes(organisation).total(),
+        "tokens": list_open_join_tokens(provider, now=now)[:limit],
+    }
 
 
 @operator_page

@@ -9,8 +9,11 @@ from django.views.decorators.http import require_GET
 from marketplace.auction.node_rates import load_node_rates
 from marketplace.common import clock
 from marketplace.common.errors import MarketFault
-from marketplace.fleet.selectors import list_present_nodes
+from marketplace.console.queries_in_address import read_text
+from marketplace.fleet.selectors import list_node_page
 from marketplace.web.views.requests import PageRequest, page
+
+NODES_PER_PAGE = 20
 
 
 @page
@@ -18,7 +21,8 @@ from marketplace.web.views.requests import PageRequest, page
 def show_rates(request: PageRequest) -> HttpResponse:
     """Each node's rates by block, and why it sells or not."""
     now = clock.now()
-    nodes = list_present_nodes(request.organisation)
+    after = read_text(request, "after")
+    nodes, following = list_node_page(request.organisation, after=after, limit=NODES_PER_PAGE)
     zones = []
     for zone in sorted({node.zone for node in nodes}, key=lambda zone: zone.name):
         try:
@@ -30,4 +34,5 @@ def show_rates(request: PageRequest) -> HttpResponse:
             continue
         if rates:
             zones.append((zone, rates))
-    return render(request, "console/rates.html", {"zones": zones, "has_nodes": bool(nodes)})
+    context = {"zones": zones, "has_nodes": bool(nodes), "after": after, "following": following}
+    return render(request, "console/rates.html", context)

@@ -29,6 +29,7 @@ from marketplace.tiers.selectors import list_machines
 
 BIDS_LISTED = 15
 SILENT_NAMED = 8
+NODES_LISTED = 20
 DAY = timedelta(hours=24)
 
 
@@ -75,7 +76,11 @@ class Overview:
     books: Heartbeat | None
     balances: dict[str, int]
     heads: Sequence[MarketHead]
+    #: Some of them, as many as a page names one by one, and how many there are.
     nodes: Sequence[Node]
+    silent_nodes: Sequence[Node]
+    all_nodes: int
+    silent: int
     bids: Sequence[Bid]
     #: Jobs by status: what is not over, and what ended in the last 24 hours.
     jobs: dict[str, int]
@@ -87,19 +92,10 @@ class Overview:
     waiting_providers: Sequence[Provider]
     funds_requests: Sequence[FundsRequest]
 
-    @property
-    def silent(self) -> int:
-        return sum(node.status == NodeStatus.OFFLINE for node in self.nodes)
-
-    @property
-    def silent_nodes(self) -> list[Node]:
-        """Some of them, as many as a page names one by one."""
-        silent = [node for node in self.nodes if node.status == NodeStatus.OFFLINE]
-        return silent[:SILENT_NAMED]
-
 
 def load_overview(*, now: datetime) -> Overview:
     nodes = Node.objects.exclude(status__in=ABSENT)
+    silent = Node.objects.filter(status=NodeStatus.OFFLINE)
     day = Bid.objects.filter(created_at__gt=now - DAY)
     return Overview(
         now=now,
@@ -109,11 +105,10 @@ def load_overview(*, now: datetime) -> Overview:
         troubles=[probe for probe in run_probes(now=now) if not probe.is_ok],
         balances=get_house_balances(),
         heads=list(MarketHead.objects.select_related("zone").order_by("zone__name")),
-        nodes=list(
-            nodes.select_related("zone", "gpu_type", "provider__organisation").order_by(
-                "zone__name", "name"
-            )
-        ),
+        nodes=_list_first(nodes, NODES_LISTED),
+        silent_nodes=_list_first(silent, SILENT_NAMED),
+        all_nodes=nodes.count(),
+        silent=silent.count(),
         bids=list(
             Bid.objects.select_related("zone", "organisation").order_by("-created_at")[:BIDS_LISTED]
         ),
@@ -125,6 +120,11 @@ def load_overview(*, now: datetime) -> Overview:
         waiting_providers=list(list_waiting_providers()),
         funds_requests=list_open_funds_requests(),
     )
+
+
+def _list_first(nodes: QuerySet[Node], limit: int) -> list[Node]:
+    named = nodes.select_related("zone", "gpu_type", "provider__organisation")
+    return list(named.order_by("zone__name", "name")[:limit])
 
 
 def _count_jobs(now: datetime) -> dict[str, int]:

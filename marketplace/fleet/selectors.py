@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Count, Max, Q, QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
@@ -187,6 +187,20 @@ def list_present_nodes(organisation: Organisation) -> QuerySet[Node]:
     """A provider's nodes that have not left, by name, with their zones and kinds of GPU."""
     own = Node.objects.filter(provider__organisation=organisation).exclude(status__in=ABSENT)
     return own.select_related("zone", "gpu_type").order_by("name")
+
+
+def list_node_page(
+    organisation: Organisation, *, after: str, limit: int
+) -> tuple[list[Node], str | None]:
+    """List a provider's present nodes of names above ``after``; and where the next page begins."""
+    found = list(list_present_nodes(organisation).filter(name__gt=after)[: limit + 1])
+    return found[:limit], found[limit - 1].name if len(found) > limit else None
+
+
+def count_present_nodes(organisation: Organisation) -> Counter[str]:
+    """Count a provider's nodes that have not left, by status."""
+    by_status = list_present_nodes(organisation).order_by().values_list("status")
+    return Counter(dict(by_status.annotate(Count("pk"))))
 
 
 def list_nodes_on_sale(zone: Zone) -> QuerySet[Node]:

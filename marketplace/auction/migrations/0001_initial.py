@@ -273,8 +273,8 @@ class Migration(migrations.Migration):
                 ('earned_micros', models.BigIntegerField()),
                 ('paid_micros', models.BigIntegerField()),
                 ('bid', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='work_shares', to='auction.bid')),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='work_shares', to='fleet.node')),
-                ('organisation', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.organisation')),
+                ('node', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='work_shares', to='fleet.node')),
+                ('organisation', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='accounts.organisation')),
             ],
         ),
         migrations.AddIndex(
@@ -388,6 +388,14 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='witnesscursor',
             constraint=models.UniqueConstraint(fields=('witness', 'zone'), name='auction_witness_cursor_one_per_zone', nulls_distinct=False),
+        ),
+        migrations.AddIndex(
+            model_name='workshare',
+            index=models.Index(fields=['node', '-id'], name='auction_work_share_node'),
+        ),
+        migrations.AddIndex(
+            model_name='workshare',
+            index=models.Index(fields=['organisation', '-id'], name='auction_work_share_provider'),
         ),
         migrations.AddConstraint(
             model_name='workshare',

@@ -69,10 +69,13 @@ class WorkShare(models.Model):
     bid = models.ForeignKey(
         Bid, on_delete=models.PROTECT, related_name="work_shares", db_index=False
     )
-    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="work_shares")
+    # So do those below with these two.
+    node = models.ForeignKey(
+        "fleet.Node", on_delete=models.PROTECT, related_name="work_shares", db_index=False
+    )
     #: The provider.
     organisation = models.ForeignKey(
-        "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+", db_index=False
     )
     #: Optimizer steps that counted.
     steps = models.PositiveIntegerField()
@@ -90,6 +93,11 @@ class WorkShare(models.Model):
                 condition=Q(paid_micros__gte=0, paid_micros__lte=F("earned_micros")),
                 name="auction_work_share_paid_within_earned",
             ),
+        ]
+        # The latest of one node, and of one provider.
+        indexes = [
+            models.Index(fields=["node", "-id"], name="auction_work_share_node"),
+            models.Index(fields=["organisation", "-id"], name="auction_work_share_provider"),
         ]
 
     def __str__(self) -> str:

@@ -92,11 +92,8 @@ PROVIDERS = ("nodes", "api/nodes", "api/join-tokens", "api/earnings", "api/payou
 PASSED_OVER = ("admin/", "accounts/", "internal/", "webhooks/", ENDLESS)
 _RELIABILITY = "a vendor's share of work in time is of all its work"
 _RESERVE = "the reserve sums earnings up, but only in a payee's first weeks"
-_NODE_PAY = "what a node was paid is summed up over 30 days; here all copies are of these"
 #: What still reads as much as there is, and why.
 LINEAR = {
-    "/nodes/<str:node_id>": _NODE_PAY,
-    "/operator/nodes/<str:node_id>": _NODE_PAY,
     "/api/payouts/account": _RESERVE,
     "/datasets/<str:dataset_id>/report": _RELIABILITY,
     "/operator/vendors": _RELIABILITY,

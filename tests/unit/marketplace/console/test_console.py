@@ -17,6 +17,7 @@ from marketplace.auction.models import Bid, Pricing
 from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.pricing.solve import solve_zone_prices
 from marketplace.common.errors import NotAllowed
+from marketplace.console import providers, selectors
 from marketplace.console.selectors import load_overview
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
 from marketplace.fleet.releases import IMAGE_CONTEXT, INSTALL_FILES, WHEEL
@@ -464,3 +465,51 @@ def test_demo_money_makes_a_new_account_able_to_bid(client: Client, settings: An
     text = read_page(client.post("/wallet/ask", {"do": "demo"}, follow=True))
     assert "You can bid." in text
     assert "demo money" not in text.replace("Demo money is in your wallet", "")
+
+
+def test_an_operator_has_providers_and_each_ones_nodes_by_the_page(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "PROVIDERS_PER_PAGE", 2)
+    monkeypatch.setattr(providers, "NODES_OF_EACH", 1)
+    monkeypatch.setattr(providers, "NODES_PER_PAGE", 2)
+    zone = market_builders.zone()
+    made = [market_builders.node(zone).provider for _ in range(3)]
+    more = [market_builders.node(zone, of=made[0]) for _ in range(2)]
+    names = sorted(Node.objects.filter(provider=made[0]).values_list("name", flat=True))
+    assert len(names) == 1 + len(more)
+
+    def follow(address: str) -> list[str]:
+        """Each page's text, from one to the next."""
+        pages = [read_page(operator.get(address))]
+        while found := re.search(r'class="btn sm"\s+href="([^"]*)"\s*>Next', pages[-1]):
+            address = f"/operator/providers{found[1].replace('&amp;', '&')}"
+            pages.append(read_page(operator.get(address)))
+        return pages
+
+    listed = follow("/operator/providers")
+    shown = [re.findall(r'<h2 id="h-(prv_[^"]*)">', text) for text in listed]
+    by_name = sorted(made, key=lambda each: (each.organisation.name, each.pk))
+    assert shown == [[by_name[0].pk, by_name[1].pk], [by_name[2].pk]]
+    [first] = [text for text in listed if f"?provider={made[0].pk}" in text]
+    assert "All 3 nodes" in first
+    alone = follow(f"/operator/providers?provider={made[0].pk}")
+    assert [re.findall(r'class="nm"[^>]*>([^<]*)<', text) for text in alone] == [
+        names[:2],
+        names[2:],
+    ]
+    assert made[1].pk not in alone[0]
+
+
+def test_the_overview_names_some_nodes_and_counts_all(
+    operator: Client, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selectors, "NODES_LISTED", 2)
+    monkeypatch.setattr(selectors, "SILENT_NAMED", 1)
+    for _ in range(3):
+        market_builders.node(node.zone, of=node.provider)
+    Node.objects.exclude(pk=node.pk).update(status=NodeStatus.OFFLINE)
+    text = read_page(operator.get("/operator"))
+    assert "the first 2 of 4" in text
+    assert "3 nodes silent in all." in text
+    assert text.count("is silent.") == 1

@@ -16,6 +16,7 @@ from marketplace.accounts.models import Membership, Role
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, Reservation, WorkShare
 from marketplace.auction.settlement import settle_finished
+from marketplace.console import nodes, provide_home, rates
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.jobs.models import Job, Slice
 from marketplace.jobs.services import dispatch_slots, sweep_leases
@@ -298,3 +299,35 @@ def test_a_viewer_sees_it_all_and_changes_nothing(node, client: Client):
     node.refresh_from_db()
     assert node.drained_at is None
     assert Bid.objects.count() == 0
+
+
+def test_a_provider_of_thousands_of_nodes_has_them_by_the_page(provider, node, monkeypatch):
+    monkeypatch.setattr(nodes, "NODES_PER_PAGE", 2)
+    monkeypatch.setattr(rates, "NODES_PER_PAGE", 2)
+    more = [market.node(node.zone, of=node.provider) for _ in range(4)]
+    Node.objects.filter(pk=more[0].pk).update(status=NodeStatus.OFFLINE)
+    names = sorted([node.name, *(each.name for each in more)])
+    address, seen = "/nodes", []
+    while address:
+        answer = provider.get(address)
+        assert "Online 4 of 5" in read_text(answer)
+        shown = re.findall(r'<h3 id="n-[^"]*">\s*<a[^>]*>([^<]*)</a>', read_page(answer))
+        assert 1 <= len(shown) <= 2
+        seen += shown
+        following = re.search(r'href="(\?after=[^"]*)"', read_page(answer))
+        address = f"/nodes{following[1]}" if following else ""
+        assert provider.get(f"/nodes/rates{following[1] if following else ''}").status_code == 200
+    assert seen == names
+    beyond = read_text(provider.get("/nodes?after=~"))
+    assert "First" in beyond
+    assert "List a machine" not in beyond
+
+
+def test_a_home_names_some_of_the_nodes_that_need_somebody(provider, node, monkeypatch):
+    monkeypatch.setattr(provide_home, "NODES_NEEDY", 2)
+    for _ in range(4):
+        market.node(node.zone, of=node.provider)
+    Node.objects.exclude(pk=node.pk).update(status=NodeStatus.OFFLINE)
+    text = read_text(provider.get("/provide"))
+    assert text.count("is silent") == 2
+    assert "Nodes online 1 of 5" in text
