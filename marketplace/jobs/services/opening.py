@@ -62,7 +62,7 @@ def open_jobs(*, openings: Iterable[Opening], now: datetime) -> list[str]:
 
 
 #: A job's opening is its first event.
-_FIRST_SEQ = 1
+FIRST_SEQ = 1
 
 
 def _build_job(opening: Opening, now: datetime) -> Job:
@@ -83,7 +83,7 @@ def _build_job(opening: Opening, now: datetime) -> Job:
         price_micros=opening.price_micros,
         awaits_data=opening.awaits_data,
         created_at=now,
-        seq=_FIRST_SEQ,
+        seq=FIRST_SEQ,
         step=step,
         checkpoint_step=step,
         **opening.columns,
@@ -93,7 +93,7 @@ def _build_job(opening: Opening, now: datetime) -> Job:
 def _build_event(job: Job, now: datetime) -> JobEvent:
     return JobEvent(
         job=job,
-        seq=_FIRST_SEQ,
+        seq=FIRST_SEQ,
         at=now,
         kind=EventKind.OPENED,
         message=f"Admitted; planned to finish by {format_moment(job.finish_planned_at)}.",

@@ -33,6 +33,7 @@ from marketplace.jobs.selectors import (
     list_samples,
     load_metric_series,
 )
+from marketplace.jobs.services.opening import FIRST_SEQ
 from marketplace.vendors import selectors as vendors
 from marketplace.vendors.agreement import count_agreement
 from marketplace.vendors.models import Preparation
@@ -122,6 +123,9 @@ def describe_progress(bid: Bid, job: Job, tab: str, now: datetime) -> dict[str, 
         "time_seconds": job.deadline_at - bid.created_at < SHORT,
         "node_name": _current_node(job),
         "events": _list_events(events),
+        # A job's first event is in the file.
+        "is_archive_unread": job.event_file_id is not None
+        and all(event.seq > FIRST_SEQ for event in events),
         "latest_events": _list_events(events[:LATEST_EVENTS]),
         "checkpoints": checkpoints,
         "series": load_metric_series(job, is_shown=True)[-400:],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -33,6 +34,7 @@ from scheduler.public_log.canonical_json import serialize_canonical
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
+from tests.pages import read_text
 from tests.warm_builders import finished, live_node
 
 pytestmark = pytest.mark.django_db
@@ -222,12 +224,20 @@ def test_a_second_run_of_the_same_jobs_changes_nothing(
 def test_a_page_does_without_a_file_that_is_lost_and_a_program_is_refused(
     jobs: list[Job], key: SigningKey
 ) -> None:
-    archive(key)
-    file = EventFile.objects.get()
-    default_storage.delete(file.file.name)
     client = Client()
     client.force_login(builders.owner_of(jobs[0].organisation))
-    assert client.get(f"/jobs/{jobs[0].pk}").context["events"] == []
+    assert "Archived on" not in read_text(client.get(f"/jobs/{jobs[0].pk}"))
+    archive(key)
+    file = EventFile.objects.get()
+    for tab in ("", "/events"):
+        text = read_text(client.get(f"/jobs/{jobs[0].pk}{tab}"))
+        assert re.search(r"Archived on [^.]*: the events up to then are read from a file", text)
+    default_storage.delete(file.file.name)
+    answer = client.get(f"/jobs/{jobs[0].pk}")
+    assert answer.context["events"] == []
+    text = read_text(answer)
+    assert re.search(r"Archived on [^.]*: .* a file that cannot be read now\.", text)
+    assert "Nothing has happened yet." not in text
     with pytest.raises(ArchiveUnreadable):
         read_events(jobs[0])
     assert list_lost_files(EventFile) == [file.file.name]
