@@ -23,13 +23,15 @@ import pytest
 import yaml
 
 from marketplace.embedded.demo.api_client import ENDED, place_bid
-from tests.integration.test_compose_processes import PEOPLE, SECRET, STATUS, ZONE
+from tests.integration.test_compose_processes import LIMITS, PEOPLE, SECRET, STATUS, ZONE
 from tests.unit.docker.test_docker import EXAMPLE, ROOT
 from tests.waiting import until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(4 * 3600)]
 
+HERE = Path(__file__).parent
 URL = "https://localhost"
+MANAGE = ("python", "manage.py")
 PROJECT = "finetender-test"
 NODE = f"{PROJECT}-node"
 #: What a node needs no more of than any other service.
@@ -41,6 +43,19 @@ CHECK = CHECK["healthcheck"]["test"][1]
 #: What is wrong shows at once; a limit only ends a test that hangs, on however busy a machine.
 WITHIN_S = 1800
 RESTARTED = ("postgres", "redis", "web", "lane", "worker", "beat", "proxy")
+#: Transactions that came by the pooler, and from how many addresses the market's sessions are.
+POOLED = """
+import os, psycopg
+from django.db import connection
+url = os.environ["DATABASE_URL"].replace("/finetender", "/pgbouncer")
+with psycopg.connect(url, autocommit=True) as pooler:
+    rows = pooler.cursor(row_factory=psycopg.rows.dict_row).execute("SHOW STATS").fetchall()
+with connection.cursor() as cursor:
+    cursor.execute("SELECT count(DISTINCT client_addr) FROM pg_stat_activity"
+                   " WHERE usename = current_user")
+    [[addresses]] = cursor.fetchall()
+print(sum(row["total_xact_count"] for row in rows if row["database"] == "finetender"), addresses)
+"""
 #: Of what a backup holds: what is lost with a machine.
 LOST = ("postgres", "data", "keys", "redis")
 
@@ -56,18 +71,19 @@ class Containers:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.files = ["docker/compose.yml"]
         self.seconds: dict[str, float] = {}
         plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
         self._compose = ["docker-compose"] if plugin.returncode else ["docker", "compose"]
 
     def compose(self, *arguments: str) -> str:
-        docker = self.folder / "docker"
-        named = ("--project-name", PROJECT, "--env-file", str(docker / "market.env"))
-        return run(*self._compose, *named, "-f", str(docker / "compose.yml"), *arguments)
+        named = ("--project-name", PROJECT, "--env-file", str(self.folder / "docker/market.env"))
+        files = [part for path in self.files for part in ("-f", str(self.folder / path))]
+        return run(*self._compose, *named, *files, *arguments)
 
     def manage(self, *command: str) -> str:
         """As docs/guides/operate.md has it."""
-        return self.compose("exec", "-T", "web", "python", "manage.py", *command)
+        return self.compose("exec", "-T", "web", *MANAGE, *command)
 
     def keep(self, *command: str) -> str:
         return self.compose("run", "--rm", "-T", "backup", *command)
@@ -129,10 +145,12 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
             run("docker", "volume", "rm", "--force", f"{PROJECT}_node")
 
 
-def test_containers_sell_train_restart_and_come_back_from_a_backup(
-    containers: Containers, tmp_path: Path
-) -> None:
-    authority = tmp_path / "authority.pem"
+@pytest.fixture(scope="module")
+def market(
+    containers: Containers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx.Client]:
+    """A buyer with money, in a zone that a node in a container has joined."""
+    authority = tmp_path_factory.mktemp("authority") / "authority.pem"
     proxy = containers.compose("ps", "--quiet", "proxy").strip()
     inside = "/data/caddy/pki/authorities/local/root.crt"
     run("docker", "cp", f"{proxy}:{inside}", str(authority))
@@ -161,18 +179,16 @@ def test_containers_sell_train_restart_and_come_back_from_a_backup(
         *("finetender-node", *join, "--state-dir", "/state"),
     )
     headers = {"Authorization": f"Bearer {api_key}"}
-    with httpx.Client(base_url=URL, verify=trusted, headers=headers, timeout=60) as market:
-        live_through_it(containers, market)
+    with httpx.Client(base_url=URL, verify=trusted, headers=headers, timeout=60) as client:
+        yield client
     print(containers.seconds)
 
 
-def live_through_it(containers: Containers, market: httpx.Client) -> None:
+def test_containers_sell_train_restart_and_come_back_from_a_backup(
+    containers: Containers, market: httpx.Client
+) -> None:
     """A sale, a restart of each service, and the loss of all volumes but that of backups."""
-
-    def is_on_sale() -> bool:
-        return "online" in containers.manage("shell", "-c", STATUS)
-
-    until(is_on_sale, what="the node is on sale", within_s=WITHIN_S, every_s=2)
+    wait_until_on_sale(containers)
     asked = ("docker", "inspect", "--format", "{{.State.Health.Status}}", NODE)
     until(lambda: run(*asked).strip() == "healthy", what="the node is healthy", within_s=WITHIN_S)
     began = time.monotonic()
@@ -202,8 +218,50 @@ def live_through_it(containers: Containers, market: httpx.Client) -> None:
     again = market.get(f"/api/jobs/{job_id}/adapter", follow_redirects=True)
     assert again.content == adapter
     # The node did not notice more than that nobody answered for a while.
-    until(is_on_sale, what="the node is on sale again", within_s=WITHIN_S, every_s=2)
+    wait_until_on_sale(containers)
     sell_and_train(market)
+
+
+def test_every_process_works_over_a_pooler_of_sessions(
+    containers: Containers, market: httpx.Client
+) -> None:
+    """PgBouncer comes between the running house and its database, and is restarted under it."""
+    file = str(HERE / "pooler.Dockerfile")
+    run("docker", "build", "--file", file, "--tag", "finetender-pooler", str(HERE))
+    wait_until_on_sale(containers)
+    sell_and_train(market)
+    containers.files.append("tests/containers/pooler.yml")
+    began = time.monotonic()
+    containers.compose("up", "--no-build", "--detach")
+    containers.wait_until_healthy()
+    wait_for_answer(market)
+    containers.time("over a pooler, and deciding", began)
+    wait_until_on_sale(containers)
+    began = time.monotonic()
+    sell_and_train(market)
+    containers.time("a job sold, trained and fetched over a pooler", began)
+    # What a pooler does not pass on, each session sets by itself.
+    assert "15s 0 2min 1.1" in containers.manage("shell", "-c", LIMITS)
+    transactions, addresses = containers.manage("shell", "-c", POOLED).split()[-2:]
+    assert int(transactions) > 1000
+    # No process has gone past it.
+    assert int(addresses) == 1
+    for name in ("pgbouncer", "postgres"):
+        began = time.monotonic()
+        containers.compose("restart", name)
+        wait_for_answer(market)
+        containers.time(f"{name} restarted under the rest", began)
+    sell_and_train(market)
+    assert "The books balance." in containers.manage("ledger_check", "--whole")
+    # The key is not the web server's.
+    assert "verified" in containers.compose("exec", "-T", "worker", *MANAGE, "auction_verify")
+
+
+def wait_until_on_sale(containers: Containers) -> None:
+    def is_on_sale() -> bool:
+        return "online" in containers.manage("shell", "-c", STATUS)
+
+    until(is_on_sale, what="the node is on sale", within_s=WITHIN_S, every_s=2)
 
 
 def sell_and_train(market: httpx.Client) -> tuple[str, bytes]:
