@@ -31,6 +31,27 @@ _OF_ZONE = (
 _RECENT_JOBS = f"{_OF_ZONE} AND status IN ({_ACTIVE}) UNION ALL {_OF_ZONE} AND finished_at > %s"
 
 
+def has_unsettled_jobs(*, zone_id: str) -> bool:
+    """Whether a zone has ended jobs whose money is not settled yet."""
+    return bool(read_rows(_UNSETTLED, [zone_id])[0][0])
+
+
+_UNSETTLED = (
+    "SELECT EXISTS (SELECT FROM jobs_job"
+    " WHERE zone_id = %s AND finished_at IS NOT NULL AND settled_at IS NULL)"
+)
+
+
+def has_jobs_to_replan(*, zone_id: str) -> bool:
+    """Whether a zone has jobs that need new cells."""
+    return bool(read_rows(_TO_REPLAN, [zone_id, list(map(str, Job.ACTIVE))])[0][0])
+
+
+_TO_REPLAN = (
+    "SELECT EXISTS (SELECT FROM jobs_job WHERE zone_id = %s AND needs_replan AND status = ANY(%s))"
+)
+
+
 def load_running_ages(
     *, zone_id: str, now: datetime
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -31,6 +31,7 @@ from marketplace.auction.retries import put_off
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import Job
+from marketplace.jobs.queries import has_unsettled_jobs
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import ReleasedCells, SoldAgain
 from scheduler.types import Cell
@@ -52,6 +53,8 @@ class _Release(NamedTuple):
 
 def list_ended_jobs(lane: Lane) -> list[Job]:
     """Jobs whose cells are to go on sale now."""
+    if not has_unsettled_jobs(zone_id=lane.zone.pk):
+        return []
     waiting = Bid.objects.filter(status=BidStatus.ADMITTED, retry_at__gt=lane.now)
     ended = list_unreleased_jobs().filter(zone=lane.zone).exclude(bid_id__in=waiting.values("pk"))
     ended = ended.order_by("finished_at", "pk")

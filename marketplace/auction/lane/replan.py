@@ -21,6 +21,7 @@ from marketplace.auction.models import Bid
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import FaultOf, Job
+from marketplace.jobs.queries import has_jobs_to_replan
 from marketplace.jobs.selectors import (
     count_stalled_slices,
     list_jobs_to_replan,
@@ -76,9 +77,9 @@ def replan_jobs(lane: Lane, *, preferred: Mapping[str, str] | None = None) -> in
     preferred
         The node each job should go to, by job id; it gets other cells only if it does not fit.
     """
-    jobs = sorted(list_jobs_to_replan(lane.zone), key=lambda job: (job.deadline_at, job.pk))
-    if not jobs:
+    if not has_jobs_to_replan(zone_id=lane.zone.pk):
         return 0
+    jobs = sorted(list_jobs_to_replan(lane.zone), key=lambda job: (job.deadline_at, job.pk))
     bids = Bid.objects.in_bulk([job.bid_id for job in jobs])
     waiting = [
         PlannedJob(

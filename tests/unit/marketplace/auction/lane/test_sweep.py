@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.verify import verify_zone
@@ -225,3 +227,15 @@ def test_a_batch_that_took_longer_than_the_pace_is_not_waited_after() -> None:
         zone_id=zone.pk, clock=lambda: NOW + next(times) * timedelta(seconds=1), pause=paused.append
     )
     assert paused == [0.0]
+
+
+def test_a_turn_in_a_zone_without_work_reads_no_job() -> None:
+    zone = market.zone()
+    market.node(zone)
+    for _ in range(2):
+        sweep_zones(clock=lambda: NOW)
+    with CaptureQueriesContext(connection) as queries:
+        sweep_zones(clock=lambda: NOW)
+    texts = [query["sql"] for query in queries.captured_queries]
+    assert not [text for text in texts if '"jobs_job"."id"' in text]
+    assert len(texts) == 9, texts
