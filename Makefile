@@ -197,7 +197,7 @@ lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed, an
 digests: ## Pin the images of docker/ to what their tags name now, where Docker is there
 	python3 docker/digests.py
 
-bench: bench-api bench-auction bench-books bench-lane bench-ledger bench-merging bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
+bench: bench-api bench-auction bench-books bench-house bench-lane bench-ledger bench-merging bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
 
 bench-auction: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_auction
@@ -239,6 +239,12 @@ bench-prompts: setup-dev ## Rounds of the lane, admission over HTTP beside bids,
 
 bench-training: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_training
+
+.PHONY: bench-house
+bench-house: setup-dev ## A house at rest; ticks and pages of 100 zones and 10,000 nodes; 1,000 nodes that wait
+	@$(PYTHON) -W ignore -m tests.benchmarks.bench_idle
+	@$(PYTHON) -W ignore -m tests.benchmarks.bench_large_house
+	@$(PYTHON) -W ignore -m tests.benchmarks.bench_nodes
 
 .PHONY: bench-work
 bench-work: setup-dev ## Predicted against measured step time over ten length distributions

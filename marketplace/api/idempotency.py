@@ -23,6 +23,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts.models import ApiKey, Organisation
+from marketplace.api.kept_answers import KEPT_FOR
 from marketplace.api.models import IdempotencyRecord
 from marketplace.common.encryption import decrypt_text, encrypt_text
 from marketplace.common.errors import Conflict, UserError
@@ -30,7 +31,6 @@ from marketplace.common.ids import new_id
 
 HEADER = "Idempotency-Key"
 KEY_LIMIT = 255
-KEPT_FOR = timedelta(hours=24)
 #: A claim this old belongs to a server that is gone.
 ABANDONED_AFTER = timedelta(seconds=60)
 WAIT_S = 3.0
@@ -153,11 +153,6 @@ def answer_once(
             headers=headers,
         )
     return response
-
-
-def sweep_records(*, now: datetime) -> int:
-    """Forget answers older than 24 hours."""
-    return IdempotencyRecord.objects.filter(started_at__lt=now - KEPT_FOR).delete()[0]
 
 
 def _had_effect(response: Response) -> bool:

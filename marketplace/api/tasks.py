@@ -1,6 +1,6 @@
 from celery import shared_task
 
-from marketplace.api.idempotency import sweep_records
+from marketplace.api.kept_answers import sweep_records
 from marketplace.common import clock
 
 

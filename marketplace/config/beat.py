@@ -1,9 +1,9 @@
 """The clock of the market: it sends less while there is nothing to do.
 
 A market in which nothing happens would send and answer 470 tasks a minute, each of which finds
-nothing. So the clock asks once a second whether there is anything (``has_work``); while there is
-not, tasks come at their pace of rest. What is asked for at once (a bid, durable work, a question)
-wakes its task without the clock.
+nothing. So the clock asks once a second, and at rest every two, whether there is anything
+(``has_work``); while there is not, tasks come at their pace of rest. What is asked for at once (a
+bid, durable work, a question) wakes its task without the clock.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which an answer to whether there is work holds.
 ASK_EVERY_S = 1.0
+#: Seconds between two turns at rest, in each of which it is asked.
+REST_TURN_S = 2.0
 #: For this time after a job ended there may be work that follows from it.
 AFTER_A_JOB = timedelta(minutes=2)
 #: After an error the database is not asked for this time, which is longer than a lock of the clock.
 AWAY_S = 15.0
-#: Least seconds between two runs of a task at rest, where a turn comes each second.
+#: Least seconds between two runs of a task at rest.
 REST_EVERY_S = 59.5
 #: Those of tasks whose work time alone brings: a zone's slot moves on, prices come into force, a
 #: node falls silent. By them it also shows that workers and lanes are at work.
@@ -104,8 +106,8 @@ def _build_question() -> tuple[str, tuple[Any, ...]]:
 class RestingScheduler(RedBeatScheduler):
     """RedBeat's scheduler, at the pace of rest while the market has nothing to do.
 
-    At rest it turns once a second and loads only entries that come at that pace. The others stay
-    due in Redis, so that all of them are sent with the first turn after there is work.
+    At rest it turns every two seconds and loads only entries that come at that pace. The others
+    stay due in Redis, so that all of them are sent with the first turn after there is work.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -126,7 +128,7 @@ class RestingScheduler(RedBeatScheduler):
             if self.lock is not None:
                 self.lock.acquire()
             return 0.0
-        return ASK_EVERY_S if self._is_at_rest else wait_s
+        return REST_TURN_S if self._is_at_rest else wait_s
 
     @property
     def schedule(self) -> dict[str, ScheduleEntry]:

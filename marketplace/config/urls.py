@@ -8,6 +8,9 @@ from marketplace.config.health import health_of_part, healthz, metrics
 
 handler500 = "marketplace.web.views.failures.show_failure"
 
+# Here, where pages are served: lane, worker and clock have no back office (10 MB each).
+admin.autodiscover()
+
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
     *(

@@ -315,12 +315,14 @@ def _ensure_secret(path: Path) -> str:
 
 #: What comes by the clock gives way to bids, pages and the lane, whose answers people wait for.
 _NICE = ("nice", "-n", "5") if shutil.which("nice") else ()
+#: Workers tell each other nothing: nobody listens.
+_QUIET = ("--without-gossip", "--without-heartbeat")
 
 
 def build_market_programs(port: int) -> list[Program]:
     """What runs beside the servers, with the web server on a port."""
     python = sys.executable
-    worker = (python, *CELERY, "worker", "--loglevel", "INFO", "--without-gossip")
+    worker = (python, *CELERY, "worker", "--loglevel", "INFO", *_QUIET)
     return [
         Program(
             name="lane",

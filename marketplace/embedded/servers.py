@@ -117,6 +117,9 @@ def prepare_postgres(*, data_dir: Path, durable: bool) -> Postgres:
         "unix_socket_directories": str(socket_dir),
         "max_connections": "200",
         "shared_buffers": "128MB",
+        # Four processes less: nothing is replicated, and what is read often is in memory.
+        "io_method": "sync",
+        "max_logical_replication_workers": "0",
         # A new segment of the log is not written full of zeros first, for which all commits wait a
         # tenth of a second: a busy house begins one every two seconds. Commits are as durable.
         "wal_init_zero": "off",

@@ -18,16 +18,20 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-# Loads what is asked of it when it is asked, as a process that reads no hub never does.
+# Loads what is asked of it when it is asked, as a process that reads no hub never does; its errors
+# come with a download.
 import huggingface_hub
-import huggingface_hub.errors
 
 import workers.protocol
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.text_encoder import TokenizerFiles
 from workers.protocol.base_files import hash_base_files
 from workers.protocol.model_shape import ModelShape, check_shape
+
+if TYPE_CHECKING:
+    import huggingface_hub.errors
 
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _CHAT_TEMPLATE = "chat_template.jinja"

@@ -12,12 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import nodes
-from jinja2.exceptions import TemplateError as JinjaError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from marketplace.common.errors import UserError
 from workers.protocol.token_layout import TemplateError, choose_chat_templates, describe_refusal
 
@@ -76,7 +70,10 @@ class ModelTextEncoder:
         )
         #: What conversations without tools are written by.
         self.default_template = self.templates.default
-        environment = _build_environment()
+        # As the tokenizers below: 2 MB.
+        from marketplace.fleet.chat_environment import build_environment
+
+        environment = build_environment()
         texts = {self.templates.default, self.templates.with_tools}
         self._compiled = {text: environment.from_string(text) for text in texts}
 
@@ -183,31 +180,3 @@ def _list_stop_tokens(config: Mapping[str, Any]) -> list[int]:
 def _read_token(value: Any) -> str | None:
     """A special token, which is a text or an object with one."""
     return value.get("content") if isinstance(value, dict) else value
-
-
-class _GenerationBlocks(Extension):
-    """``{% generation %}`` marks what a model wrote; it changes no text."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _build_environment() -> ImmutableSandboxedEnvironment:
-    """As ``transformers`` renders chat templates, in a sandbox."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    return environment
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
-
-
-def _raise(message: str) -> None:
-    raise JinjaError(message)

@@ -88,6 +88,8 @@ def _measure(zones: int, nodes: int) -> None:
         operator.force_login(builders.operator())
         pages = {
             "/nodes": provider,
+            "/provide": provider,
+            "/nodes/rates": provider,
             "/operator": operator,
             "/operator/health": operator,
             "/operator/providers": operator,
