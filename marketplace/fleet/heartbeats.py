@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import DurationField, ExpressionWrapper, F, Value
 from django.db.models.functions import Coalesce
 
 from marketplace.common.errors import NotAllowed, UserError
 from marketplace.fleet import device_timeslices, locks, selectors
-from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.models import Node, NodeStatus
 from workers.protocol.messages import Heartbeat
 from workers.protocol.turns import DeviceTurn, DeviceTurnRequest
 
@@ -83,19 +84,22 @@ def answer_turn(
 
 def sweep_offline_nodes(*, now: datetime) -> tuple[str, ...]:
     """Mark silent nodes; one that was asked to leave has left. Returns the ids that changed."""
+    missed = timedelta(seconds=selectors.HEARTBEATS_MISSED)
+    limit = F("zone__heartbeat_every_s") * Value(missed, output_field=DurationField())
+    silent = Node.objects.annotate(
+        heard_at=Coalesce("last_heartbeat_at", "joined_at"),
+        limit=Value(now) - ExpressionWrapper(limit, output_field=DurationField()),
+    ).filter(
+        heard_at__lte=F("limit"),
+        status__in=[
+            *(NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.DRAINING),
+            NodeStatus.RESTING,
+        ],
+    )
     changed: list[str] = []
-    for zone in Zone.objects.order_by("pk"):
-        silent = (
-            Node.objects.filter(zone=zone)
-            .annotate(heard_at=Coalesce("last_heartbeat_at", "joined_at"))
-            .filter(heard_at__lte=selectors.compute_silence_limit(zone, now))
-        )
-        heard = silent.filter(
-            status__in=[
-                *(NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.DRAINING),
-                NodeStatus.RESTING,
-            ]
-        )
+    # Most often there is none, and nothing is locked.
+    for zone_id in sorted(set(silent.values_list("zone_id", flat=True))):
+        heard = silent.filter(zone=zone_id)
         with transaction.atomic():
             locks.lock_nodes(heard.values_list("pk", flat=True))
             # Asked again under the lock: a heartbeat may have come in between.
