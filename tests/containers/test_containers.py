@@ -22,7 +22,7 @@ import httpx
 import pytest
 import yaml
 
-from marketplace.embedded.demo.api_client import ENDED, place_bid
+from marketplace.embedded.demo.api_client import ENDED, place_patient_bid
 from tests.integration.test_compose_processes import LIMITS, PEOPLE, SECRET, STATUS, ZONE
 from tests.unit.docker.test_docker import EXAMPLE, ROOT
 from tests.waiting import until
@@ -265,8 +265,13 @@ def wait_until_on_sale(containers: Containers) -> None:
 
 
 def sell_and_train(market: httpx.Client) -> tuple[str, bytes]:
-    """A job and its adapter."""
-    bid = place_bid(market, ZONE, name="one", training={"epochs": 1}, within_s=1500, say=print)
+    """A job and its adapter.
+
+    After a restore the node that a backup says is on sale goes off it until it is heard again.
+    """
+    bid = place_patient_bid(
+        market, ZONE, name="one", training={"epochs": 1}, within_s=1500, say=print
+    )
     job_id = bid["job_id"]
 
     def get_status() -> str:

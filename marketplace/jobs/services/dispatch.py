@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Greatest
 
 from marketplace.common.locks import advisory_lock
@@ -74,7 +74,7 @@ def dispatch_slots(*, now: datetime) -> Dispatch:
     started: list[str] = []
     plans: list[NodePlan] = []
     failure: Exception | None = None
-    for zone in Zone.objects.order_by("pk"):
+    for zone in _list_zones_at_work():
         try:
             with advisory_lock("jobs.dispatch", zone.pk, wait=False) as held:
                 # The holder is doing this very work.
@@ -88,6 +88,15 @@ def dispatch_slots(*, now: datetime) -> Dispatch:
     if failure is not None:
         raise failure
     return Dispatch(started=tuple(started), plans=tuple(plans))
+
+
+def _list_zones_at_work() -> QuerySet[Zone]:
+    """Zones with jobs, leases or plans that may come to an end: others have nothing to do."""
+    jobs = Job.objects.filter(status__in=Job.ACTIVE).values("zone")
+    leases = Slice.objects.filter(status=SliceStatus.OPEN).values("job__zone")
+    plans = NodePlan.objects.values("node__zone")
+    at_work = Q(pk__in=jobs) | Q(pk__in=leases) | Q(pk__in=plans)
+    return Zone.objects.filter(at_work).order_by("pk")
 
 
 def compute_handover_at(zone: Zone, slot: int) -> datetime:
@@ -107,13 +116,22 @@ class _ZoneView:
     zone: Zone
     slot: int
     now: datetime
-    nodes: dict[str, Node]
+    #: Those that were asked for; ``None``: the zone has no such node.
+    nodes: dict[str, Node | None]
     #: Jobs and the nodes that failed them in this slot: trying again at once would fail again.
     failed: frozenset[tuple[str, str]]
 
+    def find_node(self, node_id: str | None) -> Node | None:
+        """A node of the zone, read when it is first asked for: most of thousands run nothing."""
+        if node_id is None:
+            return None
+        if node_id not in self.nodes:
+            self.nodes[node_id] = _list_nodes(self.zone).filter(pk=node_id).first()
+        return self.nodes[node_id]
+
     def node_of(self, job: Job) -> Node | None:
         """The node of the job's cell, if there is one and it is there to run it."""
-        node = self.nodes.get(job.node_in(self.slot) or "")
+        node = self.find_node(job.node_in(self.slot))
         if node is None or node.status in NOT_RUNNING:
             return None
         return None if is_node_silent(node, self.now) else node
@@ -168,10 +186,7 @@ def _dispatch_zone(zone: Zone, now: datetime) -> Dispatch:
         zone=zone,
         slot=slot,
         now=now,
-        nodes={
-            node.pk: node
-            for node in Node.objects.filter(zone=zone).select_related("zone", "provider")
-        },
+        nodes=_load_named_nodes(zone, slot, [*waiting, *(held.job for held in held_jobs)]),
         failed=frozenset(failed),
     )
     # Most seconds nothing changes, and then nothing is locked.
@@ -189,6 +204,17 @@ def _dispatch_zone(zone: Zone, now: datetime) -> Dispatch:
         plans = _record_plans(present, held_now)
     NodePlan.objects.filter(node__zone=zone, made_at__lt=now - PLANS_KEPT).delete()
     return Dispatch(started=tuple(started), plans=tuple(plans))
+
+
+def _list_nodes(zone: Zone) -> QuerySet[Node]:
+    return Node.objects.filter(zone=zone).select_related("zone", "provider")
+
+
+def _load_named_nodes(zone: Zone, slot: int, jobs: Iterable[Job]) -> dict[str, Node | None]:
+    """The nodes of jobs' cells, and those that have a plan, which may come to an end."""
+    named = Q(pk__in={job.node_in(slot) for job in jobs} - {None})
+    planned = Q(pk__in=NodePlan.objects.filter(node__zone=zone).values("node"))
+    return {node.pk: node for node in _list_nodes(zone).filter(named | planned)}
 
 
 def _find_stranded_jobs(zone: Zone, slot: int) -> set[str]:
@@ -267,7 +293,7 @@ def _continue_slice(present: _ZoneView, job: Job, held: Slice) -> None:
     if job.status == JobStatus.RUNNING:
         set_status(job, JobStatus.MOVING)
         job.save(update_fields=["status"])
-        following = present.nodes.get(node_id or "")
+        following = present.find_node(node_id)
         where = "its next slot" if following is None else f"node {following.name}"
         record_event(
             job=job,
@@ -325,7 +351,7 @@ def _record_plans(present: _ZoneView, held_now: Iterable[Slice]) -> list[NodePla
     informed = [
         node
         for _, node in sorted(present.nodes.items())
-        if node.status not in (*NOT_RUNNING, NodeStatus.OFFERED)
+        if node is not None and node.status not in (*NOT_RUNNING, NodeStatus.OFFERED)
     ]
     return record_plans(
         zone=present.zone, nodes=informed, slot=present.slot, leased=leased, now=present.now
