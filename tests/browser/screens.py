@@ -152,8 +152,6 @@ def take_screens(camera: Camera) -> None:
         camera.take(provider, "node-new")
         camera.take(provider, "statement", f"/nodes/payouts/{datetime.now(UTC):%Y-%m}")
     with camera.person(place.operator) as operator:
-        camera.take(operator, "operator", "/operator")
-        camera.take(operator, "health", "/operator/health")
         _take_console(camera, operator, job)
         camera.take(operator, "profit", "/operator/money/profit")
         camera.take(operator, "books", "/operator/money/books")
@@ -174,11 +172,13 @@ def _take_provider(camera: Camera, provider: Visitor) -> None:
 
 
 def _take_console(camera: Camera, operator: Visitor, job: str) -> None:
-    """What an operator opens: a job of somebody, its zone, and the status page."""
+    """What an operator opens: the overview, health, a job of somebody, its zone, and the status."""
     operator.go("/operator/zones")
     operator.page.locator("td a.nm").first.click()
     zone = operator.page.url.removeprefix(operator.url)
     pages = (
+        ("operator", "/operator"),
+        ("health", "/operator/health"),
         ("operator-jobs", "/operator/jobs?show=all"),
         ("operator-job", f"/operator{job}"),
         ("zone", zone),
