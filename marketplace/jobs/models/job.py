@@ -131,6 +131,7 @@ class Job(models.Model):
     created_by_id: str | None
     dataset_id: str
     validation_dataset_id: str | None
+    event_file_id: int | None
     checkpoints: models.Manager[Checkpoint]
     slices: models.Manager[Slice]
     events: models.Manager[JobEvent]
