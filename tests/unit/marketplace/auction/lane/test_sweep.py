@@ -12,7 +12,7 @@ from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import sweep
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.sweep import decide_all_pending, sweep_zones
+from marketplace.auction.lane.sweep import decide_all_pending, refresh_zone, sweep_zones
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.payments.ledger_checks import check_ledger
 from marketplace.payments.selectors import Wallet, get_wallet
@@ -233,9 +233,9 @@ def test_a_turn_in_a_zone_without_work_reads_no_job() -> None:
     zone = market.zone()
     market.node(zone)
     for _ in range(2):
-        sweep_zones(clock=lambda: NOW)
+        refresh_zone(zone=zone, now=NOW)
     with CaptureQueriesContext(connection) as queries:
-        sweep_zones(clock=lambda: NOW)
+        assert refresh_zone(zone=zone, now=NOW)
     texts = [query["sql"] for query in queries.captured_queries]
     assert not [text for text in texts if '"jobs_job"."id"' in text]
-    assert len(texts) == 9, texts
+    assert len(texts) == 7, texts
