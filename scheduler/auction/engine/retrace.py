@@ -48,8 +48,7 @@ def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
         if planned:
             # Its prices are those after the release.
             zone.take(task, _plan(zone, task, logged), is_sold=False)
-        else:
-            zone.returned.drop(task.id, zone.grid)
+        zone.returned.note_plan(task.id, is_planned=planned)
         return True
     return False
 
