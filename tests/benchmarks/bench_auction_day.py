@@ -26,8 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_smallest(parse)
     asked = parse.parse_args(arguments)
     scale = 0.01 if asked.smallest else 0.1 if asked.quick else 1.0
-    full = Scenario("day", nodes=round(200 * scale), bids_per_slot=80 * scale)
-    small = Scenario("warm", nodes=2, bids_per_slot=1.0)
+    slots = 12 if asked.smallest else 144
+    full = Scenario("day", slots=slots, nodes=round(200 * scale), bids_per_slot=80 * scale)
+    small = Scenario("warm", slots=slots, nodes=2, bids_per_slot=1.0)
     for policy, goal in GOALS_S.items():
         rules = make_rules(small, policy)
         run_policy(small, small.day(0), rules=rules, settings=Settings(iterations=2))

@@ -13,12 +13,14 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
 import torch
 
 from marketplace.fleet.work_costs import fit_work_costs
+from tests.benchmarks.smallest import add_smallest
 from tests.measured_units import count_units
 from workers.models import BUNDLED_PREFIX, TINY
 from workers.node.self_test import WORK_CASES
@@ -61,6 +63,11 @@ def draw_cases() -> tuple[TimedRows, ...]:
     )
 
 
+def _take_a_row_of_each(cases: tuple[TimedRows, ...]) -> tuple[TimedRows, ...]:
+    """One step of one row that is short of the context, of each."""
+    return tuple(replace(case, shares=(min(0.3, case.shares[0]),), batch=1) for case in cases)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.bench_work",
@@ -70,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--base", default=f"{BUNDLED_PREFIX}{TINY}", help="a base model's source")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=7)
+    add_smallest(parser)
     chosen = parser.parse_args(arguments)
     device = torch.device(chosen.device)
     on_cpu = device.type == "cpu"
@@ -80,14 +88,16 @@ def main(arguments: list[str] | None = None) -> int:
         device=device,
         limit_gb=find_device_limit_gb(device),
     )
-    cases = draw_cases()
+    known_cases, cases = WORK_CASES, draw_cases()
+    if chosen.smallest:
+        known_cases, cases = _take_a_row_of_each(known_cases), _take_a_row_of_each(cases)
     measured = time_work(
         resident,
-        (*WORK_CASES, *cases),
+        (*known_cases, *cases),
         repeats=chosen.repeats,
         clock=time.process_time if on_cpu else time.perf_counter,
     )
-    known, asked = measured[: len(WORK_CASES)], measured[len(WORK_CASES) :]
+    known, asked = measured[: len(known_cases)], measured[len(known_cases) :]
     costs = fit_work_costs(build_work_costs(resident.model.shape), known)
     seconds_per_unit = median(row.seconds / count_units(costs, row) for row in known)
     print(json.dumps({"case": "fitted costs", "seconds_per_unit": seconds_per_unit}))

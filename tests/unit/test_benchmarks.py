@@ -30,7 +30,7 @@ ALONE: dict[str, tuple[list[str], int]] = {
     "bench_prompts": ([], 4),
     "bench_tiers": (["--jobs", "50"], 5),
     "bench_training": (["--smallest"], 3),
-    "bench_work": (["--repeats", "1"], 11),
+    "bench_work": (["--repeats", "1", "--smallest"], 12),
 }
 #: Those whose rows lie in the database of the tests: here without servers of their own.
 WITH_ROWS: dict[str, Callable[[], object]] = {
