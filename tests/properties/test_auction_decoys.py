@@ -256,10 +256,14 @@ FIVE_PERCENT = [
 ]
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_one_bid_in_twenty_of_any_amount_and_shape_hardly_moves_the_others(place: int) -> None:
+# In the second zone few win, so fewer days tell too little of payments.
+@pytest.mark.parametrize(("place", "days"), [(0, 3), (1, 6)])
+def test_one_bid_in_twenty_of_any_amount_and_shape_hardly_moves_the_others(
+    place: int, days: int
+) -> None:
     zone = decoys.make_zones(decoys.QUICK)[place]
-    welfare, payments = _change(zone, FIVE_PERCENT[0], seeds=range(60, 66), size=decoys.QUICK)
+    seeds = range(60, 60 + days)
+    welfare, payments = _change(zone, FIVE_PERCENT[0], seeds=seeds, size=decoys.QUICK)
     assert welfare >= 1 - decoys.MOST_WELFARE
     assert abs(payments - 1) <= decoys.MOST_PAYMENTS
 
