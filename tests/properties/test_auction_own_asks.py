@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import compute_dual_value
 from scheduler.auction.prices.solve import find_node_prices
 from scheduler.auction.prices.type_pools import pool_by_type
+from scheduler.experiments.auction.beats import DecidedDay
 from scheduler.experiments.auction.bounds import lagrangian_bound, make_capacity
 from scheduler.experiments.auction.run import decide_days, make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
@@ -20,6 +22,7 @@ from scheduler.types import Task
 
 #: Ten nodes that about twice as much is asked of as they can do.
 BUSY = Scenario("busy", slots=24, nodes=10, bids_per_slot=6.0, mix="a100", cleaning_share=0.0)
+RULES, QUICK = make_rules(BUSY, "lagrangian"), Settings(futures=2)
 SEEDS = range(2)
 
 
@@ -32,14 +35,18 @@ def _capacity(scenario: Scenario) -> Supply:
     )
 
 
+@cache
+def _decide_past(seed: int) -> list[DecidedDay]:
+    """Two days that all asks have in common."""
+    days = [BUSY.day(100 + seed), BUSY.day(200 + seed)]
+    return decide_days(BUSY, days, rules=RULES, seed=seed, settings=QUICK)
+
+
 def _day(scenario: Scenario, seed: int) -> tuple[float, float]:
     """Give a day's welfare and the bound on it."""
-    tasks = BUSY.day(seed)
-    rules, quick = make_rules(scenario, "lagrangian"), Settings(futures=2)
-    past = decide_days(
-        BUSY, [BUSY.day(100 + seed), BUSY.day(200 + seed)], rules=rules, seed=seed, settings=quick
-    )
-    found = run_policy(scenario, tasks, rules=rules, past_days=past, seed=seed, settings=quick)
+    assert make_rules(scenario, "lagrangian") == RULES
+    tasks, past = BUSY.day(seed), _decide_past(seed)
+    found = run_policy(scenario, tasks, rules=RULES, past_days=past, seed=seed, settings=QUICK)
     return found.welfare, lagrangian_bound(tasks, _capacity(scenario)).value
 
 

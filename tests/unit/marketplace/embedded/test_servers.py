@@ -101,7 +101,11 @@ def test_a_program_that_keeps_failing_is_reported_with_the_end_of_its_log(tmp_pa
         stack.start("broken")
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+# SIGINT and SIGTERM are taken by one handler.
+@pytest.mark.parametrize(
+    "ending",
+    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)],
+)
 def test_no_process_outlives_its_starter_however_that_one_ends(
     tmp_path: Path, ending: signal.Signals
 ) -> None:

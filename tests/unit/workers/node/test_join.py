@@ -51,18 +51,12 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(self_test, "CASES", ONE_CASE)
-    monkeypatch.setattr(self_test, "WORK_CASES", ())
-
-
 def joining(market, folder, *more: str) -> int:
     arguments = ["--url", market.url, "--state-dir", str(folder), "--device", "cpu", *more]
     return join.main(arguments)
 
 
-def test_joining_measures_registers_and_keeps_the_credentials(market, tmp_path, quick, capsys):
+def test_joining_measures_registers_and_keeps_the_credentials(market, tmp_path, measured, capsys):
     assert joining(market, tmp_path / "s", "--token", "join-token", "--name", "box-1") == 0
     (request,) = market.joins
     assert (request.token, request.name) == ("join-token", "box-1")
@@ -91,7 +85,9 @@ def test_joining_measures_registers_and_keeps_the_credentials(market, tmp_path, 
     assert "Joined as box-1 (node_1)." in capsys.readouterr().out
 
 
-def test_the_market_hears_of_each_step_and_of_why_one_failed(market, tmp_path, quick, monkeypatch):
+def test_the_market_hears_of_each_step_and_of_why_one_failed(
+    market, tmp_path, measured, monkeypatch
+):
     assert joining(market, tmp_path / "a", "--token", "join-token", "--name", "box-1") == 0
     assert {report.name for report in market.join_steps} == {"box-1"}
     done = [(report.step, report.detail) for report in market.join_steps if report.share == 1.0]
@@ -108,13 +104,13 @@ def test_the_market_hears_of_each_step_and_of_why_one_failed(market, tmp_path, q
     assert [request.name for request in market.joins] == ["box-1"]
 
 
-def test_a_join_never_replaces_the_credentials_of_another_node(market, tmp_path, quick, capsys):
-    measured = ("--measured", str(tmp_path / "measured.json"))
-    first = ("--token", "join-token", "--name", "box-1", *measured)
+def test_a_join_never_replaces_the_credentials_of_another_node(market, tmp_path, measured, capsys):
+    file = ("--measured", str(tmp_path / "measured.json"))
+    first = ("--token", "join-token", "--name", "box-1", *file)
     assert joining(market, tmp_path / "s", *first) == 0
     kept = (tmp_path / "s" / "node.json").read_bytes()
     # Another node in its directory; then the same one, while it runs.
-    other = ("--token", "join-token", "--name", "box-2", *measured)
+    other = ("--token", "join-token", "--name", "box-2", *file)
     assert joining(market, tmp_path / "s", *other) == join.EXIT_REFUSED
     assert "holds the credentials of the node box-1" in capsys.readouterr().err
     with lock_state_dir(StateDir(tmp_path / "s")):
@@ -122,17 +118,17 @@ def test_a_join_never_replaces_the_credentials_of_another_node(market, tmp_path,
     assert "Another process runs this node" in capsys.readouterr().err
     assert (tmp_path / "s" / "node.json").read_bytes() == kept
     # The same one again shows what it holds; a machine whose host's name is taken takes the next.
-    assert joining(market, tmp_path / "s", "--token", "join-token", *measured) == 0
+    assert joining(market, tmp_path / "s", "--token", "join-token", *file) == 0
     assert [row.held_token for row in market.joins] == ["", market.join_reply.api_token]
     market.names_taken = {join.build_default_name(), f"{join.build_default_name()}-2"}
-    assert joining(market, tmp_path / "c", "--token", "join-token", *measured) == 0
+    assert joining(market, tmp_path / "c", "--token", "join-token", *file) == 0
     assert market.joins[-1].name == f"{join.build_default_name()}-3"
     market.names_taken = {"box-9"}
-    chosen = ("--token", "join-token", "--name", "box-9", *measured)
+    chosen = ("--token", "join-token", "--name", "box-9", *file)
     assert joining(market, tmp_path / "d", *chosen) == join.EXIT_REFUSED
 
 
-def test_joining_again_takes_no_release_of_the_same_key_back(market, tmp_path, quick):
+def test_joining_again_takes_no_release_of_the_same_key_back(market, tmp_path, measured):
     token = ("--token", "join-token", "--measured", str(tmp_path / "measured.json"))
     state = StateDir(tmp_path / "s")
     for key, serial, kept in (("a", 7, 7), ("a", 5, 7), ("b", 6, 6)):
@@ -142,16 +138,16 @@ def test_joining_again_takes_no_release_of_the_same_key_back(market, tmp_path, q
         assert (held.market_key, held.release_serial) == (key, kept)
 
 
-def test_a_second_node_of_a_machine_joins_by_what_the_first_measured(market, tmp_path, quick):
-    measured = ("--measured", str(tmp_path / "measured.json"))
-    assert joining(market, tmp_path / "a", "--token", "join-token", *measured) == 0
+def test_a_second_node_of_a_machine_joins_by_what_the_first_measured(market, tmp_path, measured):
+    file = ("--measured", str(tmp_path / "measured.json"))
+    assert joining(market, tmp_path / "a", "--token", "join-token", *file) == 0
     # A process of its own, to see what it imports: no torch, so it takes no seconds.
     script = (
         "import sys; from workers.node import join; status = join.main(sys.argv[1:]); "
         "sys.exit(status or int('torch' in sys.modules))"
     )
     second = ("--url", market.url, "--state-dir", str(tmp_path / "b"), "--token", "join-token")
-    subprocess.run([sys.executable, "-c", script, *second, *measured], check=True)
+    subprocess.run([sys.executable, "-c", script, *second, *file], check=True)
     first, other = (request.facts for request in market.joins)
     assert other == first
     assert load_credentials(StateDir(tmp_path / "b")).device == "cpu"
@@ -186,7 +182,7 @@ def test_a_groups_full_cases_have_as_many_rows_as_those_of_one_device():
     assert self_test.list_full_cases(ONE_CASE, devices=4) == [SpeedCase(1, 0.05, 7)]
 
 
-def test_the_token_may_come_from_the_environment(market, tmp_path, quick, monkeypatch):
+def test_the_token_may_come_from_the_environment(market, tmp_path, measured, monkeypatch):
     monkeypatch.setenv(join.TOKEN_VARIABLE, "join-token")
     assert joining(market, tmp_path, "--memory-gb", "3.5") == 0
     assert market.joins[0].facts.memory_gb == 3.5

@@ -12,22 +12,6 @@ from workers.node.self_test import SpeedCase
 from workers.training.faults import SystemFault
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was measured, in order; one small case each time."""
-    done: list[str] = []
-    whole = self_test.measure_node
-
-    def facts(**terms):
-        done.append(terms["device"])
-        return whole(
-            **terms | {"cases": (SpeedCase(2, 0.05, 1),), "work_cases": (), "seconds_each": 0.01}
-        )
-
-    monkeypatch.setattr(self_test, "measure_node", facts)
-    return done
-
-
 def test_a_case_whose_jobs_do_not_fit_is_left_out(monkeypatch, runtime, base, tmp_path) -> None:
     attach = self_test._attach
 

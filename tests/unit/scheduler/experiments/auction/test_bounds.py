@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -19,11 +20,24 @@ from scheduler.experiments.auction.bounds import (
     make_capacity,
     pool_places,
 )
-from scheduler.experiments.auction.bounds.offline_program import linear_bound, offline_optimum
+from scheduler.experiments.auction.bounds.offline_program import (
+    Solution,
+    linear_bound,
+    offline_optimum,
+)
 from scheduler.types import LaborVendor, NodeSpec, Task
 from tests.unit.scheduler.experiments.auction.builders import CROWDED, crowded
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))]
+
+
+@cache
+def find_optimum(seed: int) -> tuple[list[Task], Supply, Solution]:
+    """A crowded day and the best that can be made of it, which takes some ten seconds."""
+    tasks, supply = crowded(seed)
+    best = offline_optimum(tasks, supply, time_limit_s=120.0, relative_gap=1e-6)
+    assert best.optimal
+    return tasks, supply, best
 
 
 def a_task(**fields: object) -> Task:
@@ -46,9 +60,7 @@ def one_node(*, ask: float = 0.0, slots: int = 4) -> Supply:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_bound_is_below_the_optimum_and_no_baseline_above_it(seed: int) -> None:
-    tasks, supply = crowded(seed)
-    best = offline_optimum(tasks, supply, time_limit_s=120.0, relative_gap=1e-6)
-    assert best.optimal
+    tasks, supply, best = find_optimum(seed)
     assert len(best.chosen) < len(tasks)
     slack = 1e-5 * best.welfare
     assert lagrangian_bound(tasks, supply, iterations=60).value >= best.welfare - slack
@@ -63,8 +75,7 @@ def test_no_bound_is_below_the_optimum_and_no_baseline_above_it(seed: int) -> No
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_prices_at_all_bound_the_optimum(seed: int) -> None:
-    tasks, supply = crowded(seed)
-    best = offline_optimum(tasks, supply, time_limit_s=120.0, relative_gap=1e-6)
+    tasks, supply, best = find_optimum(seed)
     pools, _ = pool_by_type(supply)
     demand = Demand(tasks, pools)
     rng = np.random.default_rng(seed)
@@ -78,8 +89,7 @@ def test_any_prices_at_all_bound_the_optimum(seed: int) -> None:
 def test_the_lagrangian_bound_is_near_the_optimum_and_solving_exactly_only_lowers_it(
     seed: int,
 ) -> None:
-    tasks, supply = crowded(seed)
-    best = offline_optimum(tasks, supply, time_limit_s=120.0, relative_gap=1e-6)
+    tasks, supply, best = find_optimum(seed)
     exact = lagrangian_bound(tasks, supply, iterations=200).value
     loose = lagrangian_bound(tasks, supply, iterations=200, exact=False).value
     assert exact <= loose
