@@ -22,7 +22,7 @@ from tests.world.witnesses import Witnesses
 from tests.world.world import open_world
 
 SEEDS = [int(seed) for seed in os.environ.get("WORLD_SEEDS", "1 2").split()]
-STEPS = int(os.environ.get("WORLD_STEPS", "120"))
+STEPS = int(os.environ.get("WORLD_STEPS", "200"))
 DAYS = float(os.environ.get("WORLD_DAYS", "0"))
 #: Who else there is, and what goes wrong: as ``python -m tests.world`` asks for it.
 OTHERS = os.environ.get("WORLD_OTHERS", "").split()
