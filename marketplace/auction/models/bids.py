@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.contrib.postgres.indexes import GinIndex
@@ -18,9 +18,6 @@ from marketplace.jobs.usual_terms import USUAL_TERMS
 from marketplace.payments.models import Hold
 from workers.protocol.job_terms import JobTerms
 from workers.protocol.starts import Start, StartKind
-
-if TYPE_CHECKING:
-    from marketplace.auction.models.offers import PriceOffer
 
 #: Of a bid's plan: the one that it was admitted with.
 FIRST_REVISION = 1
@@ -138,7 +135,8 @@ class Bid(models.Model):
     validation_dataset_id: str | None
     bundle_id: str | None
     reservations: models.Manager[Any]
-    price_offer: PriceOffer
+    #: Only of a bid that asks for its price (``models.offers``).
+    price_offer: Any
 
     id = IdField(prefix="bid")
     # The indexes below begin with these two.
