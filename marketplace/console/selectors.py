@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Avg, Count, F, Max, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from marketplace.auction.models import Bid, BidStatus, MarketHead
+from marketplace.auction.models import WAITS_SINCE, Bid, BidStatus, MarketHead
 from marketplace.auction.probes import BOOKS_TASK, HealthProbe, run_probes
 from marketplace.auction.selectors import (
     annotate_refunds,
@@ -135,7 +135,7 @@ def _count_jobs(now: datetime) -> dict[str, int]:
 
 def _count_day(day: QuerySet[Bid]) -> DayFigures:
     admitted = Q(status=BidStatus.ADMITTED)
-    took = F("decided_at") - F("created_at")
+    took = F("decided_at") - WAITS_SINCE
     back = annotate_refunds(day.filter(admitted)).aggregate(total=Sum("refund_micros"))["total"]
     return DayFigures(
         refunded=back or 0,
@@ -148,7 +148,8 @@ def _count_day(day: QuerySet[Bid]) -> DayFigures:
             on_trust=Count("pk", filter=Q(refusal="verified")),
             pending=Count("pk", filter=Q(status=BidStatus.PENDING)),
             charged=Coalesce(Sum("payment_micros", filter=admitted), 0),
-            offered=Coalesce(Sum("price_micros", filter=admitted), 0),
+            # As far as the market was told.
+            offered=Coalesce(Sum("price_micros", filter=admitted & Q(asks_price=False)), 0),
             mean_wait=Avg(took),
             longest_wait=Max(took),
         ),
