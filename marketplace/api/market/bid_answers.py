@@ -143,7 +143,7 @@ def _build_response(placed: PlacedBid, value: dict[str, Any]) -> Response:
         return _build_refusal(placed.bid, value, headers)
     if placed.bid.status == BidStatus.PENDING:
         return Response(value, status=202, headers=headers | {"Retry-After": "1"})
-    if placed.bid.status == BidStatus.CANCELLED and placed.bid.asks_price:
+    if placed.bid.asks_price and placed.bid.price_offer.lapse:
         return _build_lapse(placed.bid, value, headers)
     status = 201 if placed.bid.status == BidStatus.ADMITTED else 200
     return Response(value, status=status, headers=headers)

@@ -172,6 +172,11 @@ class OfferSerializer(Answer):
         allow_null=True,
         help_text="What it was told: taken at once, it costs no more. Null: nothing was told yet.",
     )
+    position = s.IntegerField(
+        source="price_offer.position",
+        allow_null=True,
+        help_text="Of the price in the zone's log; null: it has none yet.",
+    )
     answer_by = Moment(
         source="price_offer.answer_by", allow_null=True, help_text="When it lapses unanswered."
     )

@@ -13,6 +13,7 @@ from rest_framework import serializers
 
 from marketplace.api.market.fields import (
     BEAT_PATTERN,
+    AskField,
     DeadlineField,
     FormedText,
     MetadataField,
@@ -209,7 +210,7 @@ class BidRequest(TermsRequest):
 
 class PriceAnswerRequest(StrictSerializer):
     take = serializers.BooleanField(help_text="Whether you take the price that the bid was told.")
-    price = PriceField(
+    price = AskField(
         required=False,
         help_text="The price that you answer, in dollars; another one is refused.",
     )

@@ -39,15 +39,17 @@ def answer_price(*, bid: Bid, takes: bool, price_micros: int | None, now: dateti
     Conflict
         ``not_priced``: it has an amount, or its price is not known yet; ``price_changed``: another
         price was told; ``price_answered``: it was answered otherwise; ``price_lapsed``: it is too
-        late.
+        late; ``bid_cancelled``: its owner took it back.
     UserError
         Those of ``place_holds``; the price may still be answered.
     """
     with transaction.atomic():
         locked = locks.lock_bid(bid_id=bid.pk)
         offer = PriceOffer.objects.filter(pk=bid.pk).first()
-        if offer is not None and (offer.lapse or locked.status == BidStatus.CANCELLED):
-            raise _refuse_lapsed(offer.lapse or "time")
+        if offer is not None and offer.lapse:
+            raise _refuse_lapsed(offer.lapse)
+        if offer is not None and locked.status == BidStatus.CANCELLED:
+            raise Conflict("bid_cancelled", "This bid was taken back; nothing was bought.")
         if offer is None or offer.price_micros is None or offer.answer_by is None:
             raise Conflict(
                 "not_priced",
@@ -83,11 +85,6 @@ def _hold(bid: Bid, offer: PriceOffer, *, now: datetime) -> None:
     [hold] = place_holds(wanted=[request], now=now)
     if isinstance(hold, UserError):
         raise hold
-
-
-def build_lapse(bid: Bid) -> Conflict:
-    """Why a bid has no price to answer any more."""
-    return _refuse_lapsed(bid.price_offer.lapse)
 
 
 def describe_lapse(bid: Bid) -> str:

@@ -152,17 +152,20 @@ def ensure_beginning(asked: NewBid, *, now: datetime) -> str:
     UserError
         Those of ``place_holds`` and of ``write_beginning``; nothing was written.
     """
-    hold = HoldRequest(
+    check_hold(wanted=_build_least_hold(asked), now=now)
+    return write_beginning(asked.model, organisation=asked.organisation, now=now)
+
+
+def _build_least_hold(asked: NewBid) -> HoldRequest:
+    """What a bid would hold; a little where it asks for its price and that is not known."""
+    return HoldRequest(
         asked.organisation.pk,
-        # Of one that asks for its price it is not known how much; a little is there.
         asked.price_micros or 1,
         new_id("check"),
         card_payment_id=asked.card_payment_id,
         placed_by_id=None if asked.placed_by is None else asked.placed_by.pk,
         api_key_id=asked.api_key_id,
     )
-    check_hold(wanted=hold, now=now)
-    return write_beginning(asked.model, organisation=asked.organisation, now=now)
 
 
 def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
@@ -179,6 +182,9 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
         raise UserError(
             "unknown_beat", "This beat has not come. Name that of a quote.", param="beat"
         )
+    else:
+        # To be told a price takes the lane's time, so it is for who could buy at all.
+        check_hold(wanted=_build_least_hold(asked), now=now)
     check_deadline(asked.deadline_at, zone=asked.zone, now=now)
     measured = measure_job(asked, now=now)
     terms, offers = measured.terms, []

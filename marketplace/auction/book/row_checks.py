@@ -15,6 +15,7 @@ from marketplace.auction.models import (
     BidStatus,
     Bundle,
     LogEntry,
+    PriceOffer,
     Pricing,
     Reservation,
     Snapshot,
@@ -27,6 +28,7 @@ from marketplace.jobs.models import Job
 from marketplace.payments.models import Hold, HoldStatus
 from scheduler.auction import ChainEntry, Engine
 from scheduler.auction.log import events
+from scheduler.auction.log.outcomes import ToldPrice
 from scheduler.prompts.answers import answer_question, plan_waiting
 from scheduler.public_log.heads import has_valid_signature, signed_head_from_json
 from scheduler.public_log.witness import BEAT_WITHIN_S
@@ -61,6 +63,21 @@ def compare_decisions(zone: Zone, decided: list[ChainEntry], found: VerifyReport
             found.problems.append(f"{bid.pk} (position {entry.position}): {problem}")
         for problem in _find_money_problems(bid, holds.get(bid.hold_reference), jobs.get(bid.pk)):
             found.problems.append(f"{bid.pk} (position {entry.position}): {problem}")
+
+
+def compare_told_prices(told: list[ChainEntry], found: VerifyReport) -> None:
+    """Compare what bids were told with the prices in the log."""
+    rows = PriceOffer.objects.in_bulk([_find_task(entry).id for entry in told])
+    for entry in told:
+        assert isinstance(entry.outcome, ToldPrice)
+        price, offer = entry.outcome.price, rows.get(_find_task(entry).id)
+        logged = (None if price is None else int(price), entry.position)
+        stored = None if offer is None else (offer.price_micros, offer.position)
+        if stored != logged:
+            found.problems.append(
+                f"{entry.outcome.task_id} (position {entry.position}): price and position told are "
+                f"{stored}, the log has {logged}"
+            )
 
 
 def compare_answer(entry: ChainEntry, found: VerifyReport) -> None:
@@ -302,7 +319,7 @@ def compare_pricing(zone: Zone, engine: Engine, solved: int | None) -> list[str]
 
 
 def _find_task(entry: ChainEntry) -> Task:
-    assert isinstance(entry.event, events.BidArrived)
+    assert isinstance(entry.event, events.BidArrived | events.BidPriced)
     return entry.event.task
 
 

@@ -31,6 +31,7 @@ from marketplace.auction.book.row_checks import (
     compare_reservations,
     compare_signed_heads,
     compare_snapshot,
+    compare_told_prices,
     find_rows_without_log,
     find_strays,
 )
@@ -133,6 +134,7 @@ def _replay(
 ) -> bool:
     """Replay what comes after the engine's state; whether it went to the log's end."""
     decided: list[ChainEntry] = []
+    told: list[ChainEntry] = []
     audit = SolveAudit(engine.position)
     faults = Faults()
     beat: DueBeat | None = None
@@ -157,11 +159,17 @@ def _replay(
             if len(decided) == CHUNK:
                 compare_decisions(zone, decided, found)
                 decided = []
+        if isinstance(entry.event, events.BidPriced):
+            told.append(entry)
+            if len(told) == CHUNK:
+                compare_told_prices(told, found)
+                told = []
         if entry.position in snapshots:
             compare_snapshot(engine, snapshots.pop(entry.position), found)
         if len(found.problems) >= PROBLEMS_SHOWN:
             return False
     compare_decisions(zone, decided, found)
+    compare_told_prices(told, found)
     _report_unnamed(faults, found)
     found.known_faults = faults.list_known()
     found.solved_again, found.taken_as_logged = audit.solved_again, audit.taken_as_logged

@@ -67,9 +67,11 @@ def decide_received_bids(lane: Lane) -> tuple[int, int]:
             joint = [each for _, each in arrivals if isinstance(each, events.BidArrived)]
             bundles.append(take_bundle(lane, bundle_id, joint))
         for bid, arrival in arrivals:
+            if isinstance(arrival, events.BidPriced):
+                priced.append(TakenBid(bid, lane.apply(arrival), None))
+                continue
             cold_price = _quote_cold(lane, bid, arrival.task)
-            taken = TakenBid(bid, lane.apply(arrival), cold_price)
-            (priced if isinstance(arrival, events.BidPriced) else decided).append(taken)
+            decided.append(TakenBid(bid, lane.apply(arrival), cold_price))
     record_told_prices(lane, priced)
     admitted = record_decisions(lane, decided, bundles) if decided else 0
     return len(decided) + len(priced), admitted

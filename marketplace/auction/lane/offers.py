@@ -6,10 +6,11 @@ and that bid is received and decided as any other.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from marketplace.auction import locks
 from marketplace.auction.lane import wakeups
@@ -23,6 +24,10 @@ from scheduler.types import Beat
 
 #: Time for an answer; clients answer by themselves, in less than a second.
 ANSWER_WITHIN = timedelta(seconds=60)
+#: Prices that one sweep ends.
+MOST_AT_ONCE = 200
+
+log = logging.getLogger(__name__)
 
 
 def asks_now(bid: Bid) -> bool:
@@ -88,8 +93,11 @@ def end_unanswered(bids: Collection[Bid], *, reason: str, now: datetime) -> None
 def end_late_offers(*, now: datetime) -> None:
     """End bids whose owners did not answer in time."""
     late = Bid.objects.filter(status=BidStatus.PRICED, price_offer__answer_by__lte=now)
-    for bid_id in list(late.values_list("pk", flat=True)[:1000]):
-        with transaction.atomic():
-            bid = locks.lock_bid(bid_id=bid_id)
-            if bid.status == BidStatus.PRICED:
-                end_unanswered([bid], reason="time", now=now)
+    for bid_id in list(late.values_list("pk", flat=True)[:MOST_AT_ONCE]):
+        try:
+            with transaction.atomic():
+                bid = locks.lock_bid(bid_id=bid_id)
+                if bid.status == BidStatus.PRICED:
+                    end_unanswered([bid], reason="time", now=now)
+        except DatabaseError:
+            log.warning("the price of bid %s could not be ended; later", bid_id, exc_info=True)

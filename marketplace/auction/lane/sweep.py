@@ -93,7 +93,7 @@ def decide_all_pending(
         # Those who came while a batch was written are the next one, with no wake-up in between.
         goes_on = batch.decided and clock() < ends_at
         more = batch.full or (goes_on and _in_turn(zone).exists())
-        if not more and oldest is None:
+        if not more and (oldest is None or not batch.decided):
             return decided
 
 
@@ -143,7 +143,6 @@ def _set_aside(bid_id: str, error: Exception, *, now: datetime) -> None:
 
 def sweep_zones(*, clock: Callable[[], datetime]) -> None:
     """Advance every zone to the present slot and fleet, and decide bids whose wake-up was lost."""
-    end_late_offers(now=clock())
     waiting = Bid.objects.filter(status=BidStatus.PENDING).values("zone_id")
     for zone in Zone.objects.order_by("pk"):
         task = name_zone_task(zone.pk)
@@ -161,6 +160,7 @@ def sweep_zones(*, clock: Callable[[], datetime]) -> None:
             # Where another lane is at work, it writes down that it is.
             if goes_on:
                 record_success(task, now=clock())
+    end_late_offers(now=clock())
 
 
 def replan_broken_jobs(*, now: datetime) -> None:

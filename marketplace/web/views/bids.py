@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.auction.bidding.answer import answer_price, describe_lapse
@@ -17,7 +20,7 @@ from marketplace.auction.book.proofs import build_bid_proof
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import find_job_ids, get_bid
 from marketplace.common import clock
-from marketplace.common.errors import Conflict
+from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.selectors import find_largest_room_gb
 from marketplace.web.presenters.plans import build_bid_ribbon
 from marketplace.web.presenters.receipt import find_kept, list_bid_lines
@@ -49,6 +52,9 @@ def show_bid(request: PageRequest, bid_id: str) -> HttpResponse:
         }
     elif bid.asks_price and bid.price_offer.lapse:
         context["lapse_text"] = describe_lapse(bid)
+    elif bid.status == BidStatus.PRICED:
+        # A sweep ends it some seconds after its time.
+        context["refresh_s"] = max(3, math.ceil((bid.price_offer.answer_by - now).total_seconds()))
     elif bid.status == BidStatus.REFUSED:
         context |= {
             "words": describe_bid_refusal(bid),
@@ -92,11 +98,15 @@ def answer_offer(request: PageRequest, bid_id: str) -> HttpResponse:
             answer_price(
                 bid=bid,
                 takes=request.POST.get("take") == "true",
-                price_micros=bid.price_offer.price_micros,
+                price_micros=int(request.POST.get("price_micros", 0)),
                 now=clock.now(),
             )
-        except Conflict:
+        except (Conflict, ValueError):
             # The page says how it stands.
             return redirect("bid_detail", bid_id=bid_id)
+        except UserError as error:
+            # Too little money, say: it may be answered again.
+            messages.error(request, error.message)
+            return redirect(reverse("bid_detail", args=[bid_id]) + "?by=hand")
         wait_for_bid(bid=bid)
     return redirect("bid_detail", bid_id=bid_id)

@@ -24,6 +24,7 @@ def carry_out(
     operation: Generator[Any, Any, Any],
     answers: list[Any],
     bodies: list[Any] | None = None,
+    keys: list[Any] | None = None,
 ) -> list[Any]:
     """What was sent, each pause as ``None``, and at the end the operation's result."""
     sent: list[Any] = []
@@ -38,6 +39,8 @@ def carry_out(
                 sent.append((step.method, step.path))
                 if bodies is not None:
                     bodies.append(step.json)
+                if keys is not None:
+                    keys.append(step.idempotency_key)
                 found = {"data": [ZONE]} if step.path == "/api/zones" else answers.pop(0)
                 status, body = found if isinstance(found, tuple) else (200, found)
                 step = operation.send(Answer(status, {}, body))
@@ -143,33 +146,65 @@ def test_a_price_that_is_not_below_the_limit_is_left(limit: str):
     assert bodies[-1] == {"take": False, "price": "0.200000"}
 
 
-def test_a_price_that_lapsed_unanswered_is_asked_for_again_under_another_key():
-    lapsed = problem(409, code="price_lapsed", detail="Late.")
-    answers = [lapsed, offered("priced"), lapsed, offered("priced"), offered("admitted")]
-    *sent, bid = carry_out(place_bid("ds_1", price="1", deadline=AT), answers)
-    assert sent == [ZONES, ASK, ZONES, ASK, ANSWER, ZONES, ASK, ANSWER]
+LAPSED = problem(409, code="price_lapsed", detail="Late.")
+LATE = offered("cancelled", price=None, lapse="beat")
+
+
+@pytest.mark.parametrize("lapsed", [[LAPSED], [offered("pending"), LATE]], ids=["at once", "later"])
+def test_a_price_that_lapsed_untold_is_asked_for_again_under_another_key(lapsed: list[Any]):
+    keys: list[Any] = []
+    answers = [*lapsed, offered("priced"), offered("admitted")]
+    operation = place_bid("ds_1", price="1", deadline=AT, idempotency_key="k")
+    *sent, bid = carry_out(operation, answers, keys=keys)
+    assert [each for each in sent if each in (ASK, ANSWER)] == [ASK, ASK, ANSWER]
+    assert [key for key in keys if key] == ["k", "k.1"]
     assert bid.status == "admitted"
 
 
 def test_one_that_lapses_each_time_is_given_up():
-    answers = [problem(409, code="price_lapsed", detail="Late.")] * PRICE_TRIES
     with pytest.raises(BusyError, match="No price was told in time"):
-        carry_out(place_bid("ds_1", price="1", deadline=AT), answers)
+        carry_out(place_bid("ds_1", price="1", deadline=AT), [LAPSED] * PRICE_TRIES)
 
 
-def test_after_a_price_that_rose_no_more_is_taken_than_was_taken_before():
-    """Else whoever tells the prices could search for the limit by telling one after another."""
-    rose = problem(402, code="bid_below_price", bid=offered("refused", takes=True))
-    dearer = offered("priced", price="0.200001")
-    left = offered("refused", price="0.200001", takes=False)
-    bodies: list[Any] = []
-    answers: list[Any] = [offered("priced"), rose, dearer, left]
-    with pytest.raises(BidRefusedError):
-        carry_out(place_bid("ds_1", price="1", deadline=AT), answers, bodies)
-    assert bodies[-1] == {"take": False, "price": "0.200001"}
-    answers = [offered("priced"), rose, offered("priced"), offered("admitted")]
+ROSE = problem(402, code="bid_below_price", bid=offered("refused", takes=True))
+
+
+def test_a_price_that_rose_is_asked_for_once_more():
+    dearer = offered("priced", price="0.300000")
+    sold = offered("admitted", price="0.300000")
+    sold["decision"]["payment"] = "0.300000"
+    answers = [offered("priced"), ROSE, dearer, sold]
     *_, bid = carry_out(place_bid("ds_1", price="1", deadline=AT), answers)
-    assert bid.status == "admitted"
+    assert str(bid.payment) == "0.300000"
+
+
+@pytest.mark.parametrize("second", [ROSE, LAPSED], ids=["rose", "lapsed"])
+@pytest.mark.parametrize("first", [ROSE, LAPSED], ids=["rose", "lapsed"])
+def test_no_more_than_two_prices_are_answered(first: Any, second: Any):
+    """Else whoever tells the prices could search for the limit by telling one after another."""
+    answers = [offered("priced"), first, offered("priced", price="0.7"), second]
+    bodies: list[Any] = []
+    with pytest.raises(MarketError):
+        carry_out(place_bid("ds_1", price="1", deadline=AT), answers, bodies)
+    assert len([each for each in bodies if each and "take" in each]) == 2
+
+
+def test_after_a_crash_the_same_key_finds_what_was_bought():
+    """The first price had risen, the second was taken; nothing is bought a third time."""
+    answers = [ROSE, offered("admitted")]
+    *sent, bid = carry_out(place_bid("ds_1", price="1", deadline=AT, idempotency_key="k"), answers)
+    assert (bid.status, [each for each in sent if each in (ASK, ANSWER)]) == (
+        "admitted",
+        [ASK, ASK],
+    )
+
+
+@pytest.mark.parametrize(("lapse", "code"), [("capacity", "no_capacity"), (None, "bid_cancelled")])
+def test_one_without_a_plan_or_taken_back_is_not_asked_for_again(lapse: str | None, code: str):
+    answers = [offered("pending"), offered("cancelled", price=None, lapse=lapse)]
+    with pytest.raises(BidRefusedError) as lost:
+        carry_out(place_bid("ds_1", price="1", deadline=AT), answers)
+    assert (lost.value.code, lost.value.reason) == (code, lapse)
 
 
 def test_a_charge_above_the_price_that_was_taken_is_an_error():

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from finetender.calls import Call, Operation, Pause, draw_key, send
 from finetender.deadlines import write_deadline
 from finetender.errors import (
-    BidRefusedError,
     BusyError,
-    ConflictError,
     MarketError,
     UsageError,
     build_error,
@@ -35,8 +33,8 @@ ASK_AGAIN = 30
 PRICE_TRIES = 4
 #: Of an idempotency key, so that a number fits behind it.
 KEY_LENGTH = 240
-#: The least that one price is above another, in dollars.
-LEAST = Decimal("0.000001")
+#: Prices that one call answers at most.
+ANSWERS = 2
 
 
 class SweepTerms(JobTerms, total=False):
@@ -117,6 +115,8 @@ def place_bid(
     if tells_price:
         body["price"] = str(price)
         return (yield from _send_bid("/api/bids", body, idempotency_key))
+    if where.beat is None:
+        raise UsageError("This market tells no price first: bid with tells_price.")
     key = idempotency_key or draw_key()
     return (yield from _take_or_leave(body, where, limit, key))
 
@@ -153,52 +153,92 @@ def resume_job(
     return (yield from _send_bid(path, body, idempotency_key))
 
 
+class _LapsedError(Exception):
+    """A price lapsed; nothing was bought."""
+
+
 def _take_or_leave(body: dict[str, Any], zone: Zone, limit: Decimal, key: str) -> Operation[Bid]:
     """Ask for the price of a job until it is told, and take it if it is below a limit.
 
-    A price that rose before the answer came is asked for again, and then taken only if it is no
-    more than was taken before: so nobody learns of the limit by telling one price after another.
-    Under one key the same job is bought once, also if this is called again after a crash.
+    A price that was taken and rose meanwhile, or lapsed though it was answered, is asked for once
+    more, and no more than once: else whoever tells prices could search for the limit by telling one
+    after another. Under one key the same job is bought once, also if this is called again after a
+    crash.
     """
-    refusal: MarketError = BusyError(503, {"detail": "No price was told in time. Try again."})
+    failure: MarketError = BusyError(503, {"detail": "No price was told in time. Try again."})
+    answered = 0
     for attempt in range(PRICE_TRIES):
         if attempt:
+            yield Pause(LOOK_EVERY_S)
             zone = choose_zone((yield from list_zones()), zone.name)
-        if zone.beat is None:
-            raise UsageError("This market tells no price first: bid with tells_price.")
         own_key = f"{key[:KEY_LENGTH]}.{attempt}" if attempt else key
         call = Call("POST", "/api/bids", json={**body, "beat": zone.beat}, idempotency_key=own_key)
         try:
-            bid = yield from _await_bid(Bid.read((yield from send(call)).body))
-            if bid.status == "priced":
-                bid = yield from _answer(bid, limit)
-        except ConflictError as error:
-            if error.code != "price_lapsed":
-                raise
+            bid = yield from _ask_price(call)
+        except _LapsedError:
             continue
+        if bid.status == "priced":
+            try:
+                bid = yield from _answer(bid, limit)
+            except _LapsedError:
+                answered += 1
+                if answered >= ANSWERS:
+                    raise failure from None
+                continue
         if bid.status == "admitted":
             return bid
-        refusal = _build_refusal(bid)
-        told = bid.offered_price
-        if told is None or not bid.raw["offer"]["takes"]:
-            break
-        limit = min(limit, told + LEAST)
-    raise refusal
+        failure = _build_refusal(bid)
+        answered += 1
+        if not bid.raw["offer"]["takes"] or answered >= ANSWERS:
+            raise failure
+    raise failure
+
+
+def _ask_price(call: Call) -> Operation[Bid]:
+    """Place a bid that asks for its price, and wait until it is told, or decided before."""
+    try:
+        found = Bid.read((yield from send(call)).body)
+    except MarketError as error:
+        # Sent again, it may have been answered and refused before, or have lapsed.
+        found = _read_bid(error)
+    return (yield from _await_told(found))
+
+
+def _read_bid(error: MarketError) -> Bid:
+    """Read the bid that a refusal tells of; another is raised."""
+    told = error.body.get("bid")
+    if error.code == "price_lapsed":
+        raise _LapsedError from error
+    if not isinstance(told, Mapping):
+        raise error
+    bid = Bid.read(cast(Mapping[str, Any], told))
+    if bid.status != "refused":
+        raise error
+    return bid
+
+
+def _await_told(bid: Bid) -> Operation[Bid]:
+    bid = yield from _await_bid(bid)
+    if bid.status != "cancelled":
+        return bid
+    offer: Mapping[str, Any] = bid.raw.get("offer") or {}
+    lapse = offer.get("lapse")
+    if lapse in ("beat", "time"):
+        raise _LapsedError
+    detail = f"There is no plan: {lapse}." if lapse else "The bid was taken back."
+    code = f"no_{lapse}" if lapse else "bid_cancelled"
+    raise build_error(402, {"code": code, "reason": lapse, "detail": detail, "bid": bid.raw})
 
 
 def _answer(bid: Bid, limit: Decimal) -> Operation[Bid]:
     assert bid.offered_price is not None
-    takes = limit > bid.offered_price
-    answer = {"take": takes, "price": str(bid.offered_price)}
+    answer = {"take": limit > bid.offered_price, "price": str(bid.offered_price)}
     path = f"/api/bids/{check_id(bid.id)}/answer"
     try:
         found = Bid.read((yield from send(Call("POST", path, json=answer))).body)
-    except BidRefusedError as error:
-        # It rose meanwhile; the bid says so.
-        if not isinstance(error.body.get("bid"), Mapping):
-            raise
-        found = Bid.read(error.body["bid"])
-    found = yield from _await_bid(found)
+    except MarketError as error:
+        found = _read_bid(error)
+    found = yield from _await_told(found)
     if found.payment is not None and found.payment > bid.offered_price:
         raise MarketError(
             500, {"detail": f"${found.payment} was charged where ${bid.offered_price} was taken."}
@@ -214,7 +254,7 @@ def _await_bid(bid: Bid) -> Operation[Bid]:
 
 
 def _build_refusal(bid: Bid) -> MarketError:
-    decision = bid.raw["decision"] or {"reason_text": "The bid was taken back."}
+    decision = bid.raw["decision"]
     return build_error(402, {**decision, "detail": decision["reason_text"], "bid": bid.raw})
 
 

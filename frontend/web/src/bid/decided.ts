@@ -16,7 +16,7 @@ answerByItself();
 function answerByItself(): void {
   const offer = document.querySelector<HTMLElement>("[data-price-offer]");
   const limit = offer && recallLimit(offer.dataset["key"] ?? "");
-  if (!offer || limit === null) return;
+  if (!offer || limit === null || new URLSearchParams(location.search).has("by")) return;
   const answer = takes(limit, Number(offer.dataset["priceOffer"]));
   const button = document.querySelector<HTMLButtonElement>(`button[name=take][value=${answer}]`);
   const words = answer

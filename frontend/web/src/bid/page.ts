@@ -85,6 +85,7 @@ if (form && svg) {
     if (micros !== null && field) field.value = usdInput(micros);
     // A form that is left and found again has it still.
     if (micros !== null && keepsLimit()) rememberLimit("draft", micros);
+    else forgetLimit("draft");
   });
   form.addEventListener("click", (event) => {
     const button = (event.target as Element).closest<HTMLButtonElement>("button");

@@ -133,3 +133,26 @@ def test_nobody_else_answers_it(api, zone, lane):
     stranger = Api(builders.organisation(usd="10"))
     refused = stranger.post(f"/api/bids/{answer.json()['id']}/answer", {"take": True})
     assert_problem(refused, 404, "unknown_bid")
+
+
+def test_a_bid_that_was_taken_back_is_the_same_when_it_is_sent_again(api, zone, lane):
+    body = body_of(api, zone, price=None, deadline="5h")
+    quote, _ = ask(api, zone)
+    body["beat"] = quote["beat"]
+    first = api.post("/api/bids", body, key="one").json()
+    assert api.post(f"/api/bids/{first['id']}/cancel", {}).status_code == 200
+    again = api.post("/api/bids", body, key="one")
+    assert (again.status_code, again.json()["status"]) == (200, "cancelled")
+    refused = api.post(f"/api/bids/{first['id']}/answer", {"take": True})
+    assert_problem(refused, 409, "bid_cancelled")
+
+
+def test_a_price_of_nothing_can_be_taken(api, lane):
+    free = market.zone(slot_s=3600)
+    market.node(free, ask_micros=0)
+    _, answer = ask(api, free)
+    told = answer.json()["offer"]["price"]
+    assert told == "0.000000"
+    taken = api.post(f"/api/bids/{answer.json()['id']}/answer", {"take": True, "price": told})
+    assert taken.status_code == 201, taken.content
+    assert taken.json()["decision"]["payment"] == "0.000000"

@@ -215,6 +215,8 @@ def test_a_lane_that_began_before_the_beat_leaves_its_bids_to_the_next(zone, own
 
 
 def test_who_cannot_pay_the_price_is_told_so_and_may_still_answer(zone):
+    with pytest.raises(PaymentRequired):
+        ask(builders.organisation(), zone)
     poor = builders.organisation(usd="0.29")
     bid = price(poor, zone)
     with pytest.raises(PaymentRequired) as refused:
@@ -242,9 +244,18 @@ def test_a_bid_is_taken_back_at_any_stage(zone, owner, stage):
     decide_pending_bids(zone=zone, now=NOW)
     assert read(bid).status == BidStatus.CANCELLED
     assert get_wallet(organisation=owner) == WHOLE
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="was taken back"):
         answer_price(bid=bid, takes=True, price_micros=None, now=NOW)
     check_books(zone)
+
+
+def test_what_was_told_is_held_against_the_log(zone, owner):
+    bid = price(owner, zone)
+    assert verify_zone(zone).problems == []
+    offer = bid.price_offer
+    offer.price_micros = 3 * PRICE
+    offer.save()
+    assert "price and position told are (900000," in verify_zone(zone).problems[0]
 
 
 def test_one_with_an_amount_has_no_price_to_answer(zone, owner):
