@@ -24,7 +24,6 @@ from marketplace.auction.give_backs import (
     list_held,
 )
 from marketplace.auction.models import Bid
-from marketplace.auction.paid_shares import find_paid_share
 from marketplace.auction.pay_rule import HouseLimits, SoldJob, compute_settlement
 from marketplace.common.errors import Conflict
 from marketplace.common.money import format_usd_exact
@@ -160,10 +159,7 @@ def _try_release(
         return undone, None
     for release in list_earlier_releases(bid.zone, first_slot=first):
         engine.transition(release)
-    share = find_paid_share(bid, sold, case, undone)
-    event = build_release(
-        bid=bid, rows=rows, undone=undone, slot=slot, first_slot=first, paid_share=share
-    )
+    event = build_release(bid=bid, rows=rows, undone=undone, slot=slot, first_slot=first)
     outcome = engine.transition(event)
     assert isinstance(outcome, ReleasedCells)
     return undone, outcome

@@ -135,11 +135,13 @@ def find_undone(
     undone = 1 - case.work.share
     if not may_give_back(bid, case):
         return None
-    whole, price = find_prices(bid, sold)
+    assert bid.payment_micros is not None
+    whole = bid.payment_micros - math.ceil((bid.parts or {}).get("vendor", 0.0))
+    price = min(whole, sold.payment_micros - sold.vendor_micros)
     if not whole or not price:
         return None
     # Prepared data left as much of the work as of the price.
-    bought = Fraction(price, whole) * Fraction(bid.compute_demand)
+    bought = min(Fraction(1), Fraction(price, whole)) * Fraction(bid.compute_demand)
     return split_undone(
         bid=bid,
         bought=bought,
@@ -150,16 +152,6 @@ def find_undone(
         slot=slot,
         first_slot=first_slot,
     )
-
-
-def find_prices(bid: Bid, sold: SoldJob) -> tuple[int, int]:
-    """What a job was sold for, and what is left of that once its data were prepared.
-
-    Both are without a vendor's price.
-    """
-    assert bid.payment_micros is not None
-    whole = bid.payment_micros - math.ceil((bid.parts or {}).get("vendor", 0.0))
-    return whole, min(whole, sold.payment_micros - sold.vendor_micros)
 
 
 def judge_ending(job: Job) -> EndedJob:
@@ -244,12 +236,9 @@ def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, .
 
 
 def describe_sale(
-    bid: Bid, job: Job, case: EndedJob | None, *, now: datetime, credit_percent: int = 0
+    bid: Bid, job: Job, case: EndedJob, *, now: datetime, credit_percent: int = 0
 ) -> SoldJob:
-    """What the owner paid, after what went back when the data were prepared.
-
-    ``case`` is ``None`` for a job that goes on.
-    """
+    """What the owner paid, after what went back when the data were prepared."""
     assert bid.payment_micros is not None
     preparation = find_preparation(job)
     parts = bid.parts or {}
@@ -288,9 +277,7 @@ def describe_sale(
         given_back_kept_micros=kept,
         # An express job's seat was held for all of it.
         least_percent=0 if bid.slo_s is None else EXPRESS_LEAST_PERCENT,
-        starts_micros=_sum_starts(bid, at=job.finished_at or now)
-        if case is not None and case.is_given_back
-        else 0,
+        starts_micros=_sum_starts(bid, at=job.finished_at or now) if case.is_given_back else 0,
         credit_percent=credit_percent,
     )
 

@@ -184,8 +184,8 @@ def build_release(
     undone: UndoneWork | None,
     slot: int,
     first_slot: int,
-    paid_share: Fraction,
     promised_micros: int = 0,
+    paid_share: Fraction = Fraction(1),
 ) -> events.CellsReleased:
     """Build the entry by which a job's cells go back on sale.
 
@@ -193,7 +193,8 @@ def build_release(
     ``undone`` is ``None`` where its owner did not end it, or no part of its work can be sold again.
     The rest is priced by the rates of today, as a new bid would be. A type of GPU that is not on
     sale keeps the rate that the job was sold at. ``promised_micros`` is what its owner was told as
-    it ended the job. ``paid_share`` is what stays paid of its price (``endings.find_paid_share``).
+    it ended the job. ``paid_share`` is the part of the price that stays paid where nothing is given
+    back: all of it of a job that goes on.
     """
     cells = tuple(Cell(row.slot, row.node_id) for row in rows)
     if undone is None or not undone.coming:
@@ -220,7 +221,6 @@ def build_release(
             max(0, promised_micros - undone.passed_refund_micros),
             compute_refund(paid=undone.price_micros, price=None),
         ),
-        paid_share=float(paid_share),
     )
 
 

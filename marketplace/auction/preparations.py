@@ -196,7 +196,7 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> None:
         vendor_micros=vendor,
         share=Fraction(sold - left) / Fraction(sum(row.samples for row in paid_for)),
     )
-    undone, part = None, Fraction(0)
+    undone = None
     if spared:
         part = Fraction(spared, (bid.payment_micros or 0) - vendor)
         undone = UndoneWork(part * Fraction(bid.compute_demand), paid_micros=spared)
@@ -206,7 +206,6 @@ def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> None:
         undone=undone,
         slot=lane.slot,
         first_slot=lane.first_free_slot,
-        paid_share=1 - part,
     )
     if not is_own:
         event = replace(event, promised=_promise_rent(lane, held, event))

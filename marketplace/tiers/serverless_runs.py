@@ -17,7 +17,6 @@ from django.db.models import Exists, OuterRef, Q
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Reservation
-from marketplace.auction.paid_shares import find_share_so_far
 from marketplace.common.clock import format_moment
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node
@@ -334,8 +333,8 @@ def _release_cells(tiers: ZoneTiers, job: Job, now: datetime) -> int:
         if not rows:
             return 0
         cells = tuple(Cell(slot=row.slot, node=row.node.pk) for row in rows)
-        share = find_share_so_far(job, now=now)
-        lane.apply(events.CellsReleased(task_id=job.bid_id, cells=cells, paid_share=share))
+        # The job goes on, at the price that it was sold for.
+        lane.apply(events.CellsReleased(task_id=job.bid_id, cells=cells, paid_share=1.0))
         release_reservations(
             bid_id=job.bid_id, which=Q(slot__in=[row.slot for row in rows]), now=now
         )

@@ -146,7 +146,7 @@ class Market:
         task = self.tasks[released.task_id]
         begin = min(self.slot + 1, task.deadline_slot)
         rest = replace(task, arrival_slot=begin, bid=0.0, vendors=(), owner="")
-        return replace(released, rest=rest, paid=1000, paid_share=self.rng.random())
+        return replace(released, rest=rest, paid=1000)
 
     def promise(self, task_id: str) -> PromisedJob:
         """Give what a task's cells from the next slot on do, and by when it was promised."""

@@ -57,11 +57,9 @@ def count_rents(
                 share = next(shares, None)
                 if share is not None:
                     cells = decision.schedule.cells
-                    # The log's last word counts: it spared cells first, and then it ended.
-                    for spare, said in ((cells, 1.0), ((), share)):
-                        engine.transition(
-                            events.CellsReleased(decision.task_id, spare, paid_share=said)
-                        )
+                    engine.transition(
+                        events.CellsReleased(decision.task_id, cells, paid_share=share)
+                    )
                 rent = decision.parts.compute + decision.parts.memory
                 paid += rent * (1.0 if share is None else share)
         market.slot += 1

@@ -26,7 +26,7 @@ from marketplace.auction.give_backs import (
 )
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus, Reservation
-from marketplace.auction.paid_shares import find_paid_share, is_refunded
+from marketplace.auction.pay_rule import Ending
 from marketplace.auction.retries import put_off
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.locks import lock_job
@@ -36,8 +36,7 @@ from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import ReleasedCells, SoldAgain
 from scheduler.types import Cell
 
-#: Share of its work that a job has to have done, or more than which of its price has to stay paid,
-#: for its bid to count in prices as one that won.
+#: Share of its work that a job has to have done for its bid to count in prices as one that won.
 LEAST_PAID = Fraction(1, 2)
 #: Seconds after which a turn, which others wait for, leaves the rest to the next. A job takes 30
 #: ms, and as long as it takes to count its rows.
@@ -78,14 +77,12 @@ def release_ended_jobs(lane: Lane, ended: Iterable[Job]) -> None:
     """Put the cells of jobs that ended on sale, and note what is kept of those given back.
 
     Call before the slot and the fleet are brought up to date, with the jobs that ended first first.
-    A job for which that fails is tried again later, and holds up nothing. One that bought what
-    others had given back does not wait for a later turn: it would count as if it went on.
+    A job for which that fails is tried again later, and holds up nothing.
     """
-    ends_at, buyers = time.monotonic() + RELEASE_FOR_S, lane.book.engine.list_buyers()
+    ends_at = time.monotonic() + RELEASE_FOR_S
     for job in ended:
-        is_late = time.monotonic() >= ends_at
-        if is_late and job.bid_id not in buyers and not _is_overdue(lane, job):
-            continue
+        if time.monotonic() >= ends_at and not _is_overdue(lane, job):
+            return
         try:
             with transaction.atomic():
                 release = _prepare_release(lane, job)
@@ -94,55 +91,6 @@ def release_ended_jobs(lane: Lane, ended: Iterable[Job]) -> None:
             continue
         if release is not None:
             _release(lane, job, release)
-
-
-def say_paid_shares(lane: Lane) -> None:
-    """Say which share of their price jobs pay that ended and hold no cell to come.
-
-    Only of those that bought cells which others had given back, and have them no longer. So it is
-    said of each of them before the slot of such a cell begins, and again of one that the market
-    fails after all: once its result was measured.
-    """
-    said = lane.book.engine.list_buyers()
-    if not said:
-        return
-    waiting = Bid.objects.filter(status=BidStatus.ADMITTED, retry_at__gt=lane.now)
-    ended = Job.objects.filter(
-        bid_id__in=said, finished_at__lt=slot_starts_at(lane.zone, lane.slot + 1)
-    )
-    holding = list_unreleased_jobs().filter(zone=lane.zone)
-    ended = ended.exclude(bid_id__in=waiting.values("pk")).exclude(pk__in=holding.values("pk"))
-    for job in ended.order_by("finished_at", "pk"):
-        try:
-            with transaction.atomic():
-                event = _build_share(lane, job, said[job.bid_id])
-        except Exception as error:
-            put_off(job, error, now=lane.now)
-            continue
-        if event is not None:
-            lane.apply(event)
-
-
-def _build_share(lane: Lane, job: Job, said: float | None) -> events.CellsReleased | None:
-    """Build the entry of a job that holds nothing; ``None`` where the log has said it already."""
-    assert job.finished_at is not None
-    bid = Bid.objects.select_related("zone").get(pk=job.bid_id)
-    case = judge_ending(job)
-    if said is not None and (said == 0.0 or not is_refunded(bid, case)):
-        return None
-    sold = describe_sale(bid, job, case, now=lane.now)
-    slot = slot_at(lane.zone, job.finished_at)
-    first = max(slot, lane.head.slot) + 1
-    undone = find_undone(bid, sold, case, slot=slot, first_slot=first)
-    share = find_paid_share(bid, sold, case, undone)
-    return events.CellsReleased(
-        job.bid_id, cells=(), refunded=_is_refunded(case, share), paid_share=float(share)
-    )
-
-
-def _is_refunded(case: EndedJob, paid_share: Fraction) -> bool:
-    """Whether most of a job's work was not done, and most of its price did not stay paid."""
-    return case.work.share < LEAST_PAID and paid_share <= LEAST_PAID
 
 
 def _prepare_release(lane: Lane, job: Job) -> _Release | None:
@@ -166,7 +114,6 @@ def _prepare_release(lane: Lane, job: Job) -> _Release | None:
     case = judge_ending(job)
     sold = describe_sale(bid, job, case, now=lane.now)
     undone = find_undone(bid, sold, case, slot=slot, first_slot=first)
-    share = find_paid_share(bid, sold, case, undone)
     event = build_release(
         bid=bid,
         rows=rows,
@@ -174,9 +121,9 @@ def _prepare_release(lane: Lane, job: Job) -> _Release | None:
         slot=slot,
         first_slot=first,
         promised_micros=bid.promised_micros,
-        paid_share=share,
+        paid_share=_find_paid_share(bid, case),
     )
-    event = replace(event, refunded=_is_refunded(case, share))
+    event = replace(event, refunded=case.work.share < LEAST_PAID)
     # What the engine cannot answer fails here, before it can change the zone.
     lane.book.engine.replica().transition(event)
     won = replace(case, is_own_delay=False)
@@ -184,6 +131,12 @@ def _prepare_release(lane: Lane, job: Job) -> _Release | None:
         find_undone(bid, sold, won, slot=slot, first_slot=first) if case.is_own_delay else None
     )
     return _Release(event, undone, undone_if_won)
+
+
+def _find_paid_share(bid: Bid, case: EndedJob) -> Fraction:
+    """Find the part of a job's price that its owner pays, as far as the log has to know it."""
+    is_failed = case.ending is Ending.FAILED_BY_HOUSE and bid.organisation_id not in case.at_fault
+    return Fraction(0) if is_failed else case.work.share
 
 
 def _release(lane: Lane, job: Job, release: _Release) -> None:

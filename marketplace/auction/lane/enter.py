@@ -23,11 +23,7 @@ from django.db import OperationalError, connection, transaction
 from marketplace.accounts.selectors import list_operator_organisations
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import decide_received_bids
-from marketplace.auction.lane.ended_jobs import (
-    list_ended_jobs,
-    release_ended_jobs,
-    say_paid_shares,
-)
+from marketplace.auction.lane.ended_jobs import list_ended_jobs, release_ended_jobs
 from marketplace.auction.lane.first_rates import post_first_rates
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.price_changes import follow_beat, sync_rules
@@ -71,7 +67,6 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
                     _end_transaction_after(LOAD_WITHIN_S)
                     release_ended_jobs(lane, ended)
                     _end_transaction_after(WORK_WITHIN_S)
-                say_paid_shares(lane)
                 if lane.book.engine.beat is None:
                     # So that a new zone's first prices are solved for the nodes that it has.
                     _sync_fleet(lane)

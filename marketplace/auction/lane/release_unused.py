@@ -10,7 +10,6 @@ from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid
-from marketplace.auction.paid_shares import find_share_so_far
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.services import replace_job_cells
@@ -50,8 +49,8 @@ def _give_back(lane: Lane, job: Job) -> bool:
     spare = _find_spare(lane.zone, job, coming)
     if not spare:
         return False
-    share = find_share_so_far(job, now=lane.now)
-    lane.apply(events.CellsReleased(task_id=job.bid_id, cells=tuple(spare), paid_share=share))
+    # The job goes on, at the price that it was sold for.
+    lane.apply(events.CellsReleased(task_id=job.bid_id, cells=tuple(spare), paid_share=1.0))
     slots = [cell.slot for cell in spare]
     release_reservations(bid_id=job.bid_id, which=Q(slot__in=slots), now=lane.now)
     kept = [cell for cell in coming if cell not in spare]

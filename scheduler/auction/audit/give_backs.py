@@ -41,21 +41,8 @@ class _SoldTask:
     #: Those of its cells that it still has, with their room in samples; none once it was planned
     #: again.
     room: dict[Cell, float]
-    #: Of its work, what has been given back so far, and of that what was to be done in cells that
-    #: had begun: their rent stays paid.
+    #: Of its work, what has been given back so far.
     given_back: float = 0.0
-    begun: float = 0.0
-    #: Of its price, what stays paid.
-    paid_share: float = 1.0
-
-    def take_share(self, event: CellsReleased) -> str | None:
-        """Take what stays paid of its price: no more than before, and not what it gave back."""
-        returned = (self.given_back - self.begun) / self.task.compute_demand
-        most = min(self.paid_share, 1.0 - returned)
-        if event.paid_share > most + _MOST - 1:
-            return f"{event.paid_share:g} of its price stays paid of a job that pays {most:g}"
-        self.paid_share = event.paid_share
-        return None
 
     def find_most_coming(self, event: CellsReleased, units: float, slot: int) -> float:
         """Of work that is left, the most that the cells are for that go back on sale.
@@ -125,18 +112,17 @@ class GiveBackAudit:
             case CellsReleased(refunded=True, paid_share=share) if share > _MOST_REFUNDED:
                 return f"{share:g} of a job's price stays paid, most of which went back"
             case CellsReleased(task_id=task_id, rest=rest) if task_id in self._sold:
-                sold = self._sold[task_id]
-                problem = None if rest is None else self._compare(sold, event, rest)
+                problem = None if rest is None else self._compare(self._sold[task_id], event, rest)
                 self._forget(task_id, event.cells)
-                if rest is None and event.paid_share < sold.paid_share:
-                    self._expect_end(sold)
-                return problem or sold.take_share(event)
+                if rest is None and event.paid_share < 1.0:
+                    self._expect_end(self._sold[task_id])
+                return problem
             case _:
                 pass
         return None
 
     def _expect_end(self, sold: _SoldTask) -> None:
-        """Note that a job has ended, as less of its price stays paid: it keeps no cell to come.
+        """Note that a job has ended, as its price does not stay paid: it keeps no cell to come.
 
         Those of slots that the log does not know yet have to begin next.
         """
@@ -166,7 +152,6 @@ class GiveBackAudit:
             rates=rest.rates,
         )
         sold.given_back += units
-        sold.begun += event.begun
         passed = any(cell.slot < begin for cell in event.cells)
         if passed or rest != as_sold or sold.given_back > task.compute_demand * _MOST:
             return "what is given back is no part of the job that was sold"

@@ -302,10 +302,6 @@ class Engine:
         """Give all cells held from the first slot on sale on."""
         return tuple(self._zone.grid.reservations())
 
-    def list_buyers(self) -> dict[str, float | None]:
-        """Give who bought cells given back, and the share that each was said to pay at its end."""
-        return self._zone.returned.list_buyers()
-
     @property
     def open_receipts(self) -> tuple[str, ...]:
         """Bids that were received and are not decided, in the order of their turns."""

@@ -19,7 +19,7 @@ from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import CellsReleased
 from scheduler.auction.log.outcomes import ReleasedCells
 from scheduler.auction.search.grid import Grid
-from scheduler.auction.search.holdings import HeldCell
+from scheduler.auction.search.holdings import HeldCell, TaskHolding
 from scheduler.types import Cell, PriceParts, Task
 
 #: Of the value, the part that goes back, percent.
@@ -30,10 +30,7 @@ def release_cells(zone: ZoneState, event: CellsReleased) -> ReleasedCells:
     """Put cells on sale again; where their owner gave them back, say what goes back for them."""
     held = zone.grid.holds.get(event.task_id)
     released = zone.release(event.task_id, event.cells)
-    returned = () if event.rest is None else set(released)
-    zone.returned.note_paid(
-        event.task_id, zone.grid, paid_share=event.paid_share, returned=returned
-    )
+    _drop_purchases(zone, event, held, released)
     if event.rest is None:
         return ReleasedCells(cells=released)
     value = _find_value(zone, event, event.rest, released)
@@ -47,6 +44,22 @@ def release_cells(zone: ZoneState, event: CellsReleased) -> ReleasedCells:
         rent = refund - compute_refund(paid=event.paid, price=value.price - value.rent)
         waits = _hold_back(zone, event, free, rent=rent, most=refund - event.promised)
     return ReleasedCells(cells=released, price=price, refund=refund - waits, waits=waits)
+
+
+def _drop_purchases(
+    zone: ZoneState, event: CellsReleased, held: TaskHolding | None, released: Sequence[Cell]
+) -> None:
+    """Note what a task that gives cells back still pays for others that had been given back."""
+    if event.rest is None:
+        # Nothing goes back for these cells: the task still pays for them what it pays for the job.
+        zone.returned.drop(event.task_id, zone.grid, left=event.paid_share)
+        return
+    first_slot = event.rest.arrival_slot
+    coming = [hold for hold in held.each() if hold.cell.slot >= first_slot] if held else []
+    gone = set(released)
+    whole = math.fsum(hold.rate for hold in coming)
+    left = math.fsum(hold.rate for hold in coming if hold.cell not in gone)
+    zone.returned.drop(event.task_id, zone.grid, released=gone, left=left / whole if whole else 0.0)
 
 
 def _hold_back(

@@ -52,8 +52,6 @@ def move_plans(zone: ZoneState, event: PlansMoved) -> MovedPlans:
             memory_rises=(0.0,) * count,
         )
         grid.reserve(one.move.task_id, holding, rows=one.rows, columns=one.columns, rate=one.rate)
-    for task_id in leaving:
-        zone.returned.note_plan(task_id, is_planned=task_id not in event.given_up)
     return MovedPlans(released)
 
 

@@ -34,7 +34,8 @@ def replan_task(zone: ZoneState, event: TaskReplanned) -> Replan:
     # A vendor that is at work goes on, and the job trains after it.
     ready = zone.grid.vendors.find_end(task.id)
     found = _find_plan(zone, event if ready is None else _begin_at(event, ready))
-    zone.returned.note_plan(task.id, is_planned=found is not None)
+    if found is None:
+        zone.returned.drop(task.id, zone.grid)
     return Replan(
         task_id=task.id,
         schedule=None if found is None else found.plan.schedule,

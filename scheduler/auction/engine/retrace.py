@@ -48,7 +48,8 @@ def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
         if planned:
             # Its prices are those after the release.
             zone.take(task, _plan(zone, task, logged), is_sold=False)
-        zone.returned.note_plan(task.id, is_planned=planned)
+        else:
+            zone.returned.drop(task.id, zone.grid)
         return True
     return False
 

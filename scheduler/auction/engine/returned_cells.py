@@ -3,10 +3,10 @@
 Who gives a cell back shortly before its slot begins leaves little time to sell it again. So the
 rent in its price, which is what it costs above the operational cost, goes back only as far as it
 is: by the share of the room that somebody has when the slot begins, and no more than the rent that
-those who bought the cell since pay for it. A buyer that the market moved to other cells pays all
-the same, and counts as if it were there, by the share of its price that stays paid. One that has no
-cell any more counts only once the log has said which share that is. What the market itself puts
-there, or takes off sale, nobody could buy, nor what a slower node has not. It goes back whole.
+those who bought the cell since pay for it. A buyer that the market moved to other cells, or that
+needs its cells no longer, pays all the same, and counts as if it were there, by the part of its job
+that it pays for. What the market itself puts there, or takes off sale, nobody could buy, nor what a
+slower node has not. It goes back whole.
 """
 
 from __future__ import annotations
@@ -43,16 +43,6 @@ class Purchase(NamedTuple):
     rent: float
     #: In samples.
     room: float
-    #: Of the job's price as it was sold, what stays paid; it counts so where the task has the cell
-    #: no longer.
-    paid_share: float = 1.0
-    #: Whether the task pays so though it holds nothing: it has ended, or it has no plan. ``None``:
-    #: it goes on, as long as it holds something.
-    is_settled: bool | None = None
-
-    def is_paid(self, task_id: str, grid: Grid) -> bool:
-        """Whether its task pays for it, in part at least, without having the cell."""
-        return task_id in grid.holds if self.is_settled is None else self.is_settled
 
 
 @dataclass(slots=True)
@@ -62,7 +52,8 @@ class ReturnedCell:
     claims: tuple[Claim, ...] = ()
     #: Tasks that had some of it already when it was first given back.
     before: tuple[str, ...] = ()
-    #: By task that bought it since and did not give it back.
+    #: By task that bought it since and pays for it: it has it, was moved elsewhere, or needs it no
+    #: longer.
     bought: dict[str, Purchase] = field(default_factory=dict[str, Purchase])
     #: It was dearer since, or off sale, if only for a while, and not by who gave it back.
     is_withdrawn: bool = False
@@ -106,51 +97,23 @@ class ReturnedCells:
             if cell in self.cells:
                 self.cells[cell].bought[task_id] = Purchase(rent, room)
 
-    def note_paid(
-        self, task_id: str, grid: Grid, *, paid_share: float, returned: Collection[Cell] = ()
+    def drop(
+        self, task_id: str, grid: Grid, *, released: Collection[Cell] = (), left: float = 0.0
     ) -> None:
-        """Note which share of its price a task pays once cells of its went back on sale.
+        """Note that cells of a task went back on sale.
 
-        Of those that it gave back at their value (``returned``) it pays for none any more, and for
-        all of those that it holds. One that holds nothing after the present slot has ended.
+        Of those that it gave back (``released``) it pays for none any more. Of what it bought and
+        has no longer for another reason, it pays for the part of its job that is ``left``. One
+        that has no plan at all is failed by the market, which takes nothing for it.
         """
-        held = grid.held(task_id, from_slot=grid.first_slot)
-        has_ended = all(cell.slot <= grid.first_slot for cell in held)
-        for cell, sale in self._list_purchases(task_id):
-            if cell in returned and cell not in held:
-                del self.cells[cell].bought[task_id]
-            elif cell not in held:
-                self.cells[cell].bought[task_id] = sale._replace(
-                    paid_share=paid_share, is_settled=True if has_ended else None
-                )
-
-    def note_plan(self, task_id: str, *, is_planned: bool) -> None:
-        """Note that a task was planned again, or has no plan: nothing is taken for it then."""
-        for cell, sale in self._list_purchases(task_id):
-            is_settled = None if is_planned else False
-            self.cells[cell].bought[task_id] = sale._replace(is_settled=is_settled)
-
-    def list_buyers(self) -> dict[str, float | None]:
-        """Give the tasks that bought cells given back, of slots to come.
-
-        Returns
-        -------
-        dict of str to float or None
-            By task, the share of its price that it was said to pay as it ended; ``None``: it goes
-            on, or nothing was said.
-        """
-        return {
-            task: sale.paid_share if sale.is_settled else None
-            for known in self.cells.values()
-            for task, sale in known.bought.items()
-        }
-
-    def _list_purchases(self, task_id: str) -> list[tuple[Cell, Purchase]]:
-        return [
-            (cell, known.bought[task_id])
-            for cell, known in self.cells.items()
-            if task_id in known.bought
-        ]
+        bought = [cell for cell, known in self.cells.items() if task_id in known.bought]
+        holders = _list_holders(grid, bought)
+        for cell in bought:
+            if task_id in holders[cell]:
+                continue
+            rent, room = self.cells[cell].bought.pop(task_id)
+            if left > 0 and cell not in released:
+                self.cells[cell].bought[task_id] = Purchase(rent * left, room * left)
 
     def withdraw(self, node_id: str, *, from_slot: int = 0, until_slot: float = math.inf) -> None:
         """Note that a node's cells could not be bought as they had been sold.
@@ -237,14 +200,10 @@ def _find_use(
         return None
     waits = sum(claim.rent for claim in known.claims)
     since = holders.keys() - set(known.before)
-    paid = math.fsum(sale.rent for task, sale in known.bought.items() if task in holders)
-    gone = [
-        sale
-        for task, sale in known.bought.items()
-        if task not in holders and sale.is_paid(task, grid)
-    ]
-    paid += math.fsum(sale.rent * sale.paid_share for sale in gone)
-    elsewhere = math.fsum(sale.room * sale.paid_share for sale in gone)
+    paid = math.fsum(known.bought[task].rent for task in sorted(known.bought))
+    elsewhere = math.fsum(
+        known.bought[task].room for task in sorted(known.bought.keys() - holders.keys())
+    )
     moved = math.fsum(holders[task] for task in sorted(since - known.bought.keys()))
     # Who bought it pays its rent, and instead of whom the market put there, somebody could have.
     most = paid / waits + min(1.0, moved / room)

@@ -230,10 +230,7 @@ def _parse_returned(data: Iterable[Any]) -> ReturnedCells:
                     for task, room, rent, given_at in claims
                 ),
                 tuple(map(str, before)),
-                {
-                    str(task): Purchase(float(rent), float(room), float(share), is_settled)
-                    for task, rent, room, share, is_settled in bought
-                },
+                {str(task): Purchase(float(rent), float(room)) for task, rent, room in bought},
                 bool(is_withdrawn),
                 *map(float, capacities),
             )

@@ -143,9 +143,8 @@ class CellsReleased:
     #: What its owner was told as it ended the job, a moment before; no less goes back, also where a
     #: cell has begun since.
     promised: int = 0
-    #: Of the job's price as it was sold, the part that stays paid, without the vendor's. So much of
-    #: what it pays for cells that others had given back, and which it holds no longer, stays paid.
-    #: A job that ended and holds no cell is named for that alone.
+    #: Without ``rest``: the part of the job's price that stays paid though it needs these cells no
+    #: longer. So much of what it pays for cells that others had given back stays paid, too.
     paid_share: float = 0.0
 
 

@@ -161,7 +161,9 @@ def _check_release(event: CellsReleased) -> None:
     _numbers(f"what was paid for the rest {of}", (event.paid,), 0.0, MOST_MONEY)
     _numbers(f"operational cost begun {of}", (event.begun_asks,), 0.0, float(event.paid))
     _numbers(f"refund promised {of}", (event.promised,), 0.0, MOST_MONEY)
-    _numbers(f"share of the price paid {of}", (event.paid_share,), 0.0, 1.0)
+    # With a rest it follows from the cells.
+    most = 1.0 if rest is None else 0.0
+    _numbers(f"share of the price paid {of}", (event.paid_share,), 0.0, most)
     if rest is not None:
         _task_check(rest)
         if event.slot is not None and not 0 <= event.slot < rest.arrival_slot:
