@@ -118,7 +118,9 @@ def test_a_job_starts_on_serverless_moves_and_ends_like_one_that_did_not_move(
     for name in ("train_loss", "valid_loss", "learning_rate"):
         moves, stays = numbers(here, name), numbers(there, name)
         both = sorted(moves.keys() & stays.keys())
-        assert min(both) <= step < max(both), name
+        # It is evaluated rarely: a busy market may move it before what both report first.
+        assert min(both) <= step or name == "valid_loss", name
+        assert step < max(both), name
         assert [moves[at] for at in both] == pytest.approx([stays[at] for at in both], rel=SAME)
     losses = numbers(here, "valid_loss")
     assert losses[max(losses)] < losses[min(losses)]
