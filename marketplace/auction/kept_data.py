@@ -10,7 +10,7 @@ from django.db.models import Q
 from marketplace.accounts.erasure import KeptData, register_kept_data
 from marketplace.accounts.models import Subject
 from marketplace.accounts.own_data import write_rows
-from marketplace.auction.models import Bid, Bundle, PriceOffer, Reservation, ResultDispute
+from marketplace.auction.models import Bid, Bundle, Reservation, ResultDispute
 from marketplace.auction.selectors import annotate_refunds
 from marketplace.jobs.kept_data import DELETED_NAME
 from marketplace.jobs.models import Job
@@ -85,8 +85,6 @@ def _list_own(organisation_id: str) -> Iterable[tuple[str, Callable[[], Iterable
     bids = annotate_refunds(Bid.objects.filter(organisation=organisation_id))
     columns = ("name", "status", "price_micros", "payment_micros", "refund_micros", "terms")
     yield "bids.jsonl", write_rows(bids, *columns, "created_at", "decided_at", "receipt")
-    offers = PriceOffer.objects.filter(bid__organisation=organisation_id)
-    yield "price_offers.jsonl", write_rows(offers, "price_micros", "takes", "answered_at", "lapse")
 
 
 register_kept_data(

@@ -36,6 +36,9 @@ from tests.unit.marketplace.api.client import ROWS
 NOT_IN_A_SCHEMA: Mapping[str, Sequence[str]] = {
     # What is on sale ends, and a slot has a length.
     "invalid_deadline": ("The deadline ",),
+    # That a price or a beat is given, and which beats there are.
+    "no_price": ("Give a price, or the beat of a quote",),
+    "unknown_beat": ("This beat has not come",),
     # The number of combinations.
     "invalid_sweep": ("These values make ",),
     # What a file holds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -57,7 +58,8 @@ class Operator:
         if told.price is None:
             return None, None
         self.before = list(self.log)
-        bid = told.price + 1 if limit > told.price else 0.0
+        # The market counts in whole micro-dollars; here prices are any numbers.
+        bid = math.nextafter(told.price, math.inf) if limit > told.price else 0.0
         # It knows the answer by now, and may do something about it.
         market.rng.seed(f"{bid > 0} {market.engine.head_hash}")
         self.scheme()

@@ -13,7 +13,7 @@ FOUND = {
     "the race of solve and lane": (4, "auction.prices_solve", r"another beat|of the beat before"),
     "the deadlock of leases": (3, "", "slices are locked without their jobs"),
     "the push without a fence": (2, "webhooks.deliver", "was delivered before"),
-    "the card bid without its validation file": (1, "", "lost its file"),
+    "the card bid without its validation file": (3, "", "lost its file"),
 }
 
 

@@ -34,6 +34,7 @@ from marketplace.auction.bidding.terms import (
     PRICE_LIMIT_MICROS,
     name_settings,
 )
+from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
 
 DEADLINE = (
@@ -196,8 +197,10 @@ class BidRequest(TermsRequest):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs.setdefault("price", None)
         if (attrs["price"] is None) == (attrs["beat"] is None):
-            raise serializers.ValidationError(
-                {"price": "Give a price, or the beat of a quote to be told the price first."}
+            raise UserError(
+                "no_price",
+                "Give a price, or the beat of a quote to be told the price first.",
+                param="price",
             )
         return attrs
 

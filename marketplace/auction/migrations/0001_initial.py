@@ -295,11 +295,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='bid',
-            index=models.Index(condition=models.Q(('status', 'pending')), fields=['zone', 'arrival'], name='auction_bid_pending'),
-        ),
-        migrations.AddIndex(
-            model_name='bid',
-            index=models.Index(condition=models.Q(('status', 'priced')), fields=['zone'], name='auction_bid_priced'),
+            index=models.Index(condition=models.Q(('status__in', ['pending', 'priced'])), fields=['zone', 'arrival'], name='auction_bid_open'),
         ),
         migrations.AddIndex(
             model_name='bid',

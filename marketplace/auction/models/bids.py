@@ -283,10 +283,9 @@ class Bid(models.Model):
         indexes = [
             models.Index(
                 fields=["zone", "arrival"],
-                condition=Q(status="pending"),
-                name="auction_bid_pending",
+                condition=Q(status__in=["pending", "priced"]),
+                name="auction_bid_open",
             ),
-            models.Index(fields=["zone"], condition=Q(status="priced"), name="auction_bid_priced"),
             models.Index(fields=["organisation", "-id"], name="auction_bid_of_organisation"),
             # Those of one outcome, however many there are of the other.
             models.Index(

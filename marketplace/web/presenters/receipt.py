@@ -93,7 +93,7 @@ def _explain_limit(bid: Bid) -> str:
     if bid.slo_s is not None:
         return "The price of an express job follows from the time that was asked for."
     if bid.asks_price:
-        return "You were told a price first, and took it. What more you would pay nobody knows."
+        return "You were shown a price first, and took it. What more you would pay nobody knows."
     if bid.is_joint:
         return (
             "The limit of the whole bundle decided whether its jobs won. It did not change the "

@@ -59,7 +59,7 @@ from scheduler.auction.search.holdings import CellReservation
 from scheduler.auction.search.room import Room
 from scheduler.public_log.days import DayValue
 from scheduler.public_log.entries import digest
-from scheduler.types import Beat, BundleQuote, Cell, Horizon, NodeSpec, Quote, Task
+from scheduler.types import Beat, BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
 
 
 class Engine:
@@ -160,7 +160,7 @@ class Engine:
             case BidArrived(task=task, slot=slot):
                 if zone.bundle is not None:
                     return bundles.decide_member(zone, zone.bundle, task, slot)
-                return decide.decide(zone, task, slot, hint)
+                return self._decide(task, slot, hint)
             case BundleArrived():
                 return bundles.decide_bundle(zone, event)
             case ExpressAnswered(seats=seats, moved=moved):
@@ -201,6 +201,9 @@ class Engine:
             case DayPromised() | DayOpened():
                 zone.take_day(event)
                 return GridChange()
+
+    def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
+        return decide.decide(self._zone, task, slot, hint)
 
     def follow(
         self, event: Event, *, entry_hash: str, sealed: Sequence[str] | None = None

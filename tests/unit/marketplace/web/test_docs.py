@@ -33,7 +33,9 @@ def test_every_page_is_served_and_links_lead_to_pages_or_out():
 def test_a_reference_lists_every_operation_with_what_it_takes():
     bids = {(one.method, one.path): one for one in load_reference("market")}
     placed = bids["POST", "/api/bids"]
-    assert {"zone", "price", "deadline"} <= {one.name for one in placed.body if one.is_required}
+    assert {"zone", "dataset_id", "deadline"} <= {
+        one.name for one in placed.body if one.is_required
+    }
     assert ("DELETE", "/api/bids/{bid_id}") not in bids
     assert "402" in dict(placed.answers)
 

@@ -227,7 +227,7 @@ def test_keys_that_cannot_be_kept_are_refused(api, zone, key):
         ({"price": "0.0000001"}, 400, "invalid_price"),
         ({"price": True}, 400, "invalid_price"),
         ({"price": []}, 400, "invalid_price"),
-        ({"price": None}, 400, "invalid_request"),
+        ({"price": None}, 400, "no_price"),
         ({"deadline": "2020-01-01T00:00:00Z"}, 400, "invalid_deadline"),
         ({"deadline": "2100-01-01T00:00:00Z"}, 400, "invalid_deadline"),
         ({"deadline": "2026-11-21T06:00:00"}, 400, "invalid_deadline"),

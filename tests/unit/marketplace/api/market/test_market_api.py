@@ -10,7 +10,7 @@ from django.core.cache import cache
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from marketplace.api.idempotency import sweep_records
+from marketplace.api.kept_answers import sweep_records
 from marketplace.api.models import IdempotencyRecord
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone

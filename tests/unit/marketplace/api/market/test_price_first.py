@@ -116,8 +116,9 @@ def test_who_cannot_pay_is_told_what_is_short(zone, lane):
 )
 def test_a_bid_names_a_price_or_a_beat(api, zone, changed):
     _, answer = ask(api, zone, **changed)
-    body = assert_problem(answer, 400, "invalid_request")
-    assert body["param"] in ("price", "beat")
+    assert answer.status_code == 400, answer.content
+    found = answer.json()["code"], answer.json()["param"]
+    assert found in (("no_price", "price"), ("invalid_request", "beat"))
     assert not Bid.objects.exists()
 
 
