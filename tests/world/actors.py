@@ -1,6 +1,6 @@
 """Others in the world beside owners and nodes: each has turns of its own, and what holds of them.
 
-The bugs that are put back are found in a world without them: each turn that there is more changes
+Most bugs that are put back are found in a world without them: each turn that there is more changes
 what a seed does.
 """
 
