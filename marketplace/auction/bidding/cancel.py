@@ -45,8 +45,7 @@ def cancel_bid(*, bid: Bid, now: datetime) -> Bid:
             one.decided_at = now
             one.save(update_fields=["status", "decided_at"])
         held_for = bid.bundle_id if bid.is_joint and bid.bundle_id else bid.pk
-        if locked.is_joint or locked.price_micros:
-            # One that was not told its price, or left it, has nothing held.
+        if locked.is_joint or locked.has_amount:
             release_hold(hold_reference=hold_reference(held_for), now=now)
         if locked.offer_id:
             release_offers(bid_ids=[locked.pk])

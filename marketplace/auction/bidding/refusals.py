@@ -27,7 +27,7 @@ def describe_bid_refusal(bid: Bid) -> str:
     """Why a bid was refused, and what would win."""
     if bid.asks_price and bid.refusal == Refusal.PRICE:
         told, now = bid.price_offer.price_micros or 0, bid.winning_price_micros or 0
-        if not bid.price_micros:
+        if not bid.has_amount:
             return f"You left the price of {format_usd(told, up=True)}."
         return (
             f"The price rose from {format_usd(told, up=True)} to {format_usd(now, up=True)} before "

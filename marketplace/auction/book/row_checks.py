@@ -42,7 +42,15 @@ def compare_snapshot(engine: Engine, snapshot: Snapshot, found: VerifyReport) ->
         found.problems.append(f"the snapshot at {snapshot.position} is not the replay's state")
 
 
-def compare_decisions(zone: Zone, decided: list[ChainEntry], found: VerifyReport) -> None:
+def compare_answers(zone: Zone, answered: list[ChainEntry], found: VerifyReport) -> None:
+    """Compare with the log what is stored of bids that were decided or told their price."""
+    told = [entry for entry in answered if isinstance(entry.event, events.BidPriced)]
+    decided = [entry for entry in answered if isinstance(entry.event, events.BidArrived)]
+    _compare_decisions(zone, decided, found)
+    _compare_told_prices(told, found)
+
+
+def _compare_decisions(zone: Zone, decided: list[ChainEntry], found: VerifyReport) -> None:
     """Compare what bids, wallets and jobs say with what was decided."""
     ids = [_find_task(entry).id for entry in decided]
     bids = Bid.objects.in_bulk(ids)
@@ -65,7 +73,7 @@ def compare_decisions(zone: Zone, decided: list[ChainEntry], found: VerifyReport
             found.problems.append(f"{bid.pk} (position {entry.position}): {problem}")
 
 
-def compare_told_prices(told: list[ChainEntry], found: VerifyReport) -> None:
+def _compare_told_prices(told: list[ChainEntry], found: VerifyReport) -> None:
     """Compare what bids were told with the prices in the log."""
     rows = PriceOffer.objects.in_bulk([_find_task(entry).id for entry in told])
     for entry in told:
@@ -188,9 +196,8 @@ def _list_cells(decision: Decision) -> list[list[object]] | None:
 
 def _find_money_problems(bid: Bid, hold: Hold | None, job_price: int | None) -> Iterator[str]:
     if hold is None:
-        # The money of a bundle that all win or all lose is held for all of it; for a price that was
-        # left, none is.
-        if not (bid.is_joint or bid.price_micros == 0) or bid.status == BidStatus.ADMITTED:
+        # The money of a bundle that all win or all lose is held for all of it.
+        if not (bid.is_joint or not bid.has_amount) or bid.status == BidStatus.ADMITTED:
             yield "its hold is gone"
         return
     if bid.status == BidStatus.ADMITTED:

@@ -23,15 +23,14 @@ from marketplace.auction.book.log_segments import (
 )
 from marketplace.auction.book.row_checks import (
     compare_answer,
+    compare_answers,
     compare_bundle,
-    compare_decisions,
     compare_job_plans,
     compare_moves,
     compare_pricing,
     compare_reservations,
     compare_signed_heads,
     compare_snapshot,
-    compare_told_prices,
     find_rows_without_log,
     find_strays,
 )
@@ -133,8 +132,7 @@ def _replay(
     zone: Zone, engine: Engine, snapshots: dict[int, Snapshot], found: VerifyReport
 ) -> bool:
     """Replay what comes after the engine's state; whether it went to the log's end."""
-    decided: list[ChainEntry] = []
-    told: list[ChainEntry] = []
+    answered: list[ChainEntry] = []
     audit = SolveAudit(engine.position)
     faults = Faults()
     beat: DueBeat | None = None
@@ -154,22 +152,16 @@ def _replay(
             compare_moves(entry, found)
         if isinstance(entry.event, events.BundleArrived):
             compare_bundle(entry, found)
-        if isinstance(entry.event, events.BidArrived):
-            decided.append(entry)
-            if len(decided) == CHUNK:
-                compare_decisions(zone, decided, found)
-                decided = []
-        if isinstance(entry.event, events.BidPriced):
-            told.append(entry)
-            if len(told) == CHUNK:
-                compare_told_prices(told, found)
-                told = []
+        if isinstance(entry.event, events.BidArrived | events.BidPriced):
+            answered.append(entry)
+            if len(answered) == CHUNK:
+                compare_answers(zone, answered, found)
+                answered = []
         if entry.position in snapshots:
             compare_snapshot(engine, snapshots.pop(entry.position), found)
         if len(found.problems) >= PROBLEMS_SHOWN:
             return False
-    compare_decisions(zone, decided, found)
-    compare_told_prices(told, found)
+    compare_answers(zone, answered, found)
     _report_unnamed(faults, found)
     found.known_faults = faults.list_known()
     found.solved_again, found.taken_as_logged = audit.solved_again, audit.taken_as_logged

@@ -111,7 +111,7 @@ class _DecidedBid:
     @property
     def is_left(self) -> bool:
         """Its owner left the price that it was told, and knows."""
-        return not self.bid.price_micros
+        return not self.bid.has_amount
 
     @property
     def cells(self) -> tuple[scheduler.Cell, ...]:
@@ -161,9 +161,8 @@ def record_decisions(
         won=[(of.bid, of.columns["payment_micros"]) for of in admitted if of.bid.is_joint],
     )
     # Of a bundle that lost all is released by now; its bids have no holds of their own.
-    ended = [of for of in decided if not of.bid.is_joint or of.is_admitted]
     # Who left a price has nothing held for it.
-    ended = [of for of in ended if of.bid.price_micros]
+    ended = [of for of in decided if (not of.bid.is_joint or of.is_admitted) and not of.is_left]
     settle_holds(settlements=[_conclusion(of) for of in ended], now=lane.now)
     _release_warm_starts(decided)
     add_messages(

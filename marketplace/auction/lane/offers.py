@@ -20,7 +20,7 @@ from marketplace.common.db.bulk_writes import send_updates
 from marketplace.warm.offers import release_offers
 from scheduler.auction.engine.decide import is_in_time
 from scheduler.auction.log.outcomes import ToldPrice
-from scheduler.types import Beat
+from scheduler.types import Beat, Refusal
 
 #: Time for an answer; clients answer by themselves, in less than a second.
 ANSWER_WITHIN = timedelta(seconds=60)
@@ -74,9 +74,9 @@ def record_told_prices(lane: Lane, priced: Sequence[TakenBid]) -> None:
     ids = [of.bid.pk for of, price in told if price.price is not None]
     Bid.objects.filter(pk__in=ids).update(status=BidStatus.PRICED)
     wakeups.notify_decided(bid_ids=ids)
-    for of, price in told:
-        if price.refusal is not None:
-            end_unanswered([of.bid], reason=str(price.refusal), now=lane.now)
+    for refusal in Refusal:
+        without_plan = [of.bid for of, price in told if price.refusal == refusal]
+        end_unanswered(without_plan, reason=str(refusal), now=lane.now)
 
 
 def end_unanswered(bids: Collection[Bid], *, reason: str, now: datetime) -> None:

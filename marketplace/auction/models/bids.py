@@ -387,5 +387,10 @@ class Bid(models.Model):
         return (self.payment_micros or 0) - self.refund_micros
 
     @property
+    def has_amount(self) -> bool:
+        """Whether there is an amount to hold: not before a price is taken, nor once it is left."""
+        return self.price_micros > 0
+
+    @property
     def hold_reference(self) -> str:
         return hold_reference(self.id)

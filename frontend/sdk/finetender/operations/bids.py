@@ -158,7 +158,7 @@ class _LapsedError(Exception):
 
 
 def _take_or_leave(body: dict[str, Any], zone: Zone, limit: Decimal, key: str) -> Operation[Bid]:
-    """Ask for the price of a job until it is told, and take it if it is below a limit.
+    """Ask for the price of a job, with retries, and take it if it is below the limit.
 
     A price that was taken and rose meanwhile, or lapsed though it was answered, is asked for once
     more, and no more than once: else whoever tells prices could search for the limit by telling one
@@ -195,7 +195,7 @@ def _take_or_leave(body: dict[str, Any], zone: Zone, limit: Decimal, key: str) -
 
 
 def _ask_price(call: Call) -> Operation[Bid]:
-    """Place a bid that asks for its price, and wait until it is told, or decided before."""
+    """Place a bid that asks for its price, and wait for the price or an earlier decision."""
     try:
         found = Bid.read((yield from send(call)).body)
     except MarketError as error:
@@ -285,7 +285,7 @@ def read_dollars(price: str | float | Decimal) -> Decimal:
     Raises
     ------
     UsageError
-        It is none, or not above zero.
+        It is not a number above zero.
     """
     try:
         found = Decimal(str(price))
